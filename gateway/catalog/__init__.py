@@ -1,0 +1,1 @@
+"""Names to tables, and what each table can do."""

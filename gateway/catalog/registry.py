@@ -1,0 +1,225 @@
+"""The catalogs and their tables, and the look-ups that raise NotFound once for everyone.
+
+What a catalog holds is an immutable listing that a refresh replaces. Statements
+read the listing and their own table's log, never the warehouse; refreshes run
+in the background and when a client attaches.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Protocol
+
+import structlog
+
+from gateway.catalog.capabilities import Readable
+from gateway.catalog.names import TableName, check_name, fold, is_name
+from gateway.errors import GatewayError, NotFoundError, UnavailableError
+
+log = structlog.get_logger(__name__)
+
+TableKey = tuple[str, str]
+
+
+class Source(Protocol):
+    """Where a catalog's tables come from."""
+
+    def schemas(self) -> Iterable[str]:
+        """Names of the schemas that exist, empty ones too."""
+
+    def tables(self) -> Iterable[tuple[str, str]]:
+        """Schema and table names that exist."""
+
+    def has_table(self, schema: str, table: str) -> tuple[str, str] | None:
+        """The names as written where this one table exists; looks at nothing else."""
+
+    def open(self, name: TableName) -> Readable: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a catalog holds at one moment; keys are folded names."""
+
+    schemas: Mapping[str, str] = field(default_factory=dict)
+    tables: Mapping[TableKey, Readable] = field(default_factory=dict)
+    broken: Mapping[TableKey, tuple[TableName, str]] = field(default_factory=dict)
+
+
+class Catalog:
+    """One catalog. Thread-safe: readers take the listing as it is, `_refreshing` lets one refresh run at a time."""
+
+    def __init__(
+        self,
+        name: str,
+        source: Source,
+        first_version: int,
+        run_all: Callable[[Iterable[Callable[[], None]]], None],
+        description: str = "",
+    ) -> None:
+        self.name = name
+        self.description = description
+        self._source = source
+        self._run_all = run_all
+        self._refreshing = threading.Lock()
+        self._changing = threading.Lock()
+        self._listing = Listing()
+        self._version = first_version
+        self._loaded = threading.Event()
+
+    @property
+    def version(self) -> int:
+        """Moves when the set of tables or a schema changes; asked for by every statement."""
+        return self._version
+
+    def listing(self) -> Listing:
+        """The listing as of the last refresh; waits for the first."""
+        if not self._loaded.is_set():
+            self.refresh()
+        return self._listing
+
+    def known(self) -> Listing:
+        """The listing as of the last refresh, empty before the first; never waits."""
+        return self._listing
+
+    def table(self, schema: str, table: str) -> Readable:
+        check_name("schema", schema)
+        check_name("table", table)
+        key = fold(schema), fold(table)
+        listing = self.listing()
+        if (found := listing.tables.get(key)) is not None:
+            return found
+        if (broken := listing.broken.get(key)) is not None:
+            raise UnavailableError(f"table '{schema}.{table}' cannot be read: {broken[1]}")
+        if (made_since := self._look_for(schema, table)) is not None:
+            return made_since
+        if fold(schema) not in self._listing.schemas:
+            raise NotFoundError(f"schema '{schema}' not found")
+        raise NotFoundError(f"table '{schema}.{table}' not found")
+
+    def forget(self, table: Readable) -> None:
+        """A statement found this table gone; the next refresh would too."""
+        with self._changing:
+            key = fold(table.name.schema), fold(table.name.table)
+            if self._listing.tables.get(key) is table:
+                tables = {k: v for k, v in self._listing.tables.items() if k != key}
+                self._become(self._listing.schemas, tables, self._listing.broken)
+
+    def refresh(self) -> None:
+        """List the source and look at every table's log. One caller works, those who come meanwhile wait for it."""
+        if not self._refreshing.acquire(blocking=False):
+            with self._refreshing:
+                return
+        try:
+            self._refresh()
+        finally:
+            self._refreshing.release()
+
+    def _refresh(self) -> None:
+        known = self._listing.tables
+        schemas: dict[str, str] = {}
+        for schema_name in self._source.schemas():
+            schemas.setdefault(fold(schema_name), schema_name)
+        tables: dict[TableKey, Readable] = {}
+        broken: dict[TableKey, tuple[TableName, str]] = {}
+        changed: list[TableName] = []
+
+        def look_at(schema: str, table: str) -> None:
+            key = fold(schema), fold(table)
+            name = TableName(self.name, schema, table)
+            try:
+                readable = known[key] if key in known and known[key].name == name else self._source.open(name)
+                if readable.refresh():
+                    changed.append(name)
+                tables[key] = readable
+            except GatewayError as error:
+                broken[key] = name, error.message
+
+        self._run_all([_call(look_at, *names) for names in _without_twins(schemas, self._source.tables())])
+        with self._changing:
+            self._report_broken(broken)
+            self._become(schemas, tables, broken, schema_changed=bool(changed))
+            self._loaded.set()
+
+    def _become(
+        self,
+        schemas: Mapping[str, str],
+        tables: Mapping[TableKey, Readable],
+        broken: Mapping[TableKey, tuple[TableName, str]],
+        *,
+        schema_changed: bool = False,
+    ) -> None:
+        old = self._listing
+        same = not schema_changed and old.schemas == schemas and old.tables.keys() == tables.keys()
+        same = same and all(tables[key] is old.tables[key] for key in tables)
+        ordered = {key: tables[key] for key in sorted(tables)}
+        self._listing = Listing(
+            MappingProxyType(dict(sorted(schemas.items()))), MappingProxyType(ordered), MappingProxyType(dict(broken))
+        )
+        if not same:
+            self._version += 1
+            log.info("catalog_changed", catalog=self.name, version=self._version, tables=len(tables))
+
+    def _look_for(self, schema: str, table: str) -> Readable | None:
+        """A table made by others since the last refresh: one look at its own place."""
+        written = self._source.has_table(schema, table)
+        if written is None:
+            return None
+        readable = self._source.open(TableName(self.name, *written))
+        readable.refresh()
+        with self._changing:
+            key = fold(schema), fold(table)
+            known = self._listing.tables.get(key)
+            if known is not None:
+                return known
+            schemas = {**self._listing.schemas, key[0]: self._listing.schemas.get(key[0], written[0])}
+            self._become(schemas, {**self._listing.tables, key: readable}, self._listing.broken)
+        return readable
+
+    def _report_broken(self, broken: Mapping[TableKey, tuple[TableName, str]]) -> None:
+        for key, (name, reason) in broken.items():
+            if self._listing.broken.get(key, (None, None))[1] != reason:
+                log.warning("table_left_out", catalog=self.name, table=str(name), reason=reason)
+
+
+def _call(function: Callable[[str, str], None], schema: str, table: str) -> Callable[[], None]:
+    return lambda: function(schema, table)
+
+
+def _without_twins(schemas: Mapping[str, str], names: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The tables that can be served: of names that differ only in case, the client can use just one."""
+    seen: dict[TableKey, tuple[str, str]] = {}
+    for schema, table in names:
+        if not (is_name(schema) and is_name(table)):
+            continue
+        first = seen.setdefault((fold(schema), fold(table)), (schema, table))
+        if first != (schema, table) or schemas.get(fold(schema)) != schema:
+            log.warning("table_left_out", table=f"{schema}.{table}", reason="another name differs only in case")
+            if first == (schema, table):
+                del seen[fold(schema), fold(table)]
+    return list(seen.values())
+
+
+class Catalogs:
+    """Every catalog by name; the one marked default answers for an empty name."""
+
+    def __init__(self, catalogs: Iterable[Catalog], default: str | None) -> None:
+        self._catalogs = {fold(catalog.name): catalog for catalog in catalogs}
+        self._default = default
+
+    def __iter__(self) -> Iterator[Catalog]:
+        return iter(self._catalogs.values())
+
+    def get(self, name: str | None) -> Catalog:
+        wanted = name or self._default
+        if wanted is None:
+            raise NotFoundError(f"no default catalog; name one of: {self._shown()}")
+        catalog = self._catalogs.get(fold(wanted))
+        if catalog is None:
+            raise NotFoundError(f"catalog '{wanted[:60]}' not found; this gateway has: {self._shown()}")
+        return catalog
+
+    def _shown(self) -> str:
+        return ", ".join(catalog.name for catalog in self._catalogs.values())

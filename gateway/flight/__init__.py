@@ -1,0 +1,1 @@
+"""The RPC layer: thin, forwards to the rooms below, decides nothing."""

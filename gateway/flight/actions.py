@@ -1,0 +1,95 @@
+"""The dispatch table: an action's name to what decodes, handles and encodes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gateway.catalog.registry import Catalogs
+from gateway.errors import RequestError, UnsupportedError
+from gateway.flight.browsing import DATABASES_TICKET, Browsing, is_databases
+from gateway.flight.scans import REUSE_CONNECTION, Scans
+from gateway.flight.statistics import statistics_reply
+from gateway.settings import LimitSettings
+from gateway.transactions.manager import TransactionManager
+from gateway.wire.headers import CallHeaders
+from gateway.wire.listing import encode_version
+from gateway.wire.messages import CatalogRequest, EndpointsRequest, FlightInfoRequest, StatisticsRequest
+from gateway.wire.packing import pack
+from pyarrow import flight
+
+Handler = Callable[[CallHeaders, bytes], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    description: str
+    handle: Handler
+
+
+class Actions:
+    def __init__(
+        self,
+        catalogs: Catalogs,
+        browsing: Browsing,
+        scans: Scans,
+        transactions: TransactionManager,
+        limits: LimitSettings,
+    ) -> None:
+        self._catalogs = catalogs
+        self._browsing = browsing
+        self._scans = scans
+        self._transactions = transactions
+        self._limits = limits
+        self._table: dict[str, Action] = {
+            "list_schemas": Action("Every schema and table of a catalog", self._list_schemas),
+            "catalog_version": Action("A number that moves when the catalog changes", self._catalog_version),
+            "create_transaction": Action("An id under which statements read one version", self._create_transaction),
+            "endpoints": Action("Where to read a table: tickets for DoGet", self._endpoints),
+            "flight_info": Action("A table at a version or time", self._flight_info),
+            "column_statistics": Action("Bounds of a column, from the Delta log", self._column_statistics),
+        }
+
+    def names(self) -> list[tuple[str, str]]:
+        return [(name, action.description) for name, action in self._table.items()]
+
+    def known(self, name: str) -> str:
+        """The name where it is known, else a fixed word: names from outside never become metric labels."""
+        return name if name in self._table else "unknown"
+
+    def run(self, name: str, headers: CallHeaders, body: bytes) -> bytes:
+        action = self._table.get(name)
+        if action is None:
+            raise UnsupportedError(f"unknown action '{name[:60]}'")
+        if len(body) > self._limits.action_bytes:
+            raise RequestError(f"{name}: the body is larger than {self._limits.action_bytes} bytes")
+        return action.handle(headers, body)
+
+    def _list_schemas(self, _headers: CallHeaders, body: bytes) -> bytes:
+        return self._browsing.list_schemas(CatalogRequest.decode("list_schemas", body).catalog)
+
+    def _catalog_version(self, _headers: CallHeaders, body: bytes) -> bytes:
+        catalog = self._catalogs.get(CatalogRequest.decode("catalog_version", body).catalog)
+        return pack(encode_version(catalog.version))
+
+    def _create_transaction(self, _headers: CallHeaders, body: bytes) -> bytes:
+        # Two dialects share the action; the answer is in the encoding of the request.
+        identity = self._transactions.begin()
+        if not body or body.lstrip()[:1] == b"{":
+            return json.dumps({"status": "success", "transaction_id": identity}).encode()
+        self._catalogs.get(CatalogRequest.decode("create_transaction", body).catalog)
+        return pack({"identifier": identity})
+
+    def _endpoints(self, headers: CallHeaders, body: bytes) -> bytes:
+        request = EndpointsRequest.decode("endpoints", body)
+        if is_databases(request.descriptor):
+            return pack([flight.FlightEndpoint(DATABASES_TICKET, [REUSE_CONNECTION]).serialize()])
+        return pack([endpoint.serialize() for endpoint in self._scans.endpoints(headers, request)])
+
+    def _flight_info(self, headers: CallHeaders, body: bytes) -> bytes:
+        info: bytes = self._browsing.flight_info(headers, FlightInfoRequest.decode("flight_info", body)).serialize()
+        return info
+
+    def _column_statistics(self, headers: CallHeaders, body: bytes) -> bytes:
+        return statistics_reply(self._scans, headers, StatisticsRequest.decode("column_statistics", body))

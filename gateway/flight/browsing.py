@@ -1,0 +1,139 @@
+"""Browsing: schemas, tables and catalogs as Flight lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import pyarrow as pa
+from pyarrow import flight
+
+from gateway.catalog.capabilities import Description, Readable, ScanRequest
+from gateway.catalog.names import fold
+from gateway.catalog.registry import Catalog, Catalogs, Listing
+from gateway.errors import NotFoundError
+from gateway.flight.scans import REUSE_CONNECTION, Scans, Target, as_of
+from gateway.wire.headers import CallHeaders
+from gateway.wire.listing import SchemaEntry, TableEntry, encode_listing, table_info
+from gateway.wire.messages import FlightInfoRequest
+from gateway.wire.tickets import TablePath, decode_path, encode_path
+
+_DATABASES_PATH = [b"__databases"]
+DATABASES_TICKET = b"databases"
+DATABASES_SHAPE = pa.schema(
+    [("database_name", pa.string()), ("description", pa.string()), ("schemas", pa.int64()), ("tables", pa.int64())]
+)
+
+
+class Browsing:
+    """Thread-safe: keeps nothing but finished bytes, keyed by all they depend on."""
+
+    def __init__(self, catalogs: Catalogs, scans: Scans) -> None:
+        self._catalogs = catalogs
+        self._scans = scans
+        # A table's entry changes with its description only; a thousand tables then cost one compression.
+        self._entry_bytes = lru_cache(maxsize=100_000)(_entry_bytes)
+
+    def list_schemas(self, attached_as: str) -> bytes:
+        """The whole catalog, as fresh as the lake is now: clients ask once per ATTACH."""
+        catalog = self._catalogs.get(attached_as)
+        catalog.refresh()
+        # The version is read first: a change in between makes the client re-bind once more, never once less.
+        version, listing = catalog.version, catalog.listing()
+        entries: dict[str, list[bytes]] = {key: [] for key in listing.schemas}
+        for (schema, _), table in listing.tables.items():
+            entries[schema].append(self._entry_bytes(table, table.describe(), attached_as))
+        return encode_listing((SchemaEntry(listing.schemas[key], "", tuple(of)) for key, of in entries.items()), version)
+
+    def flights(self, headers: CallHeaders, criteria: bytes) -> Iterator[flight.FlightInfo]:
+        """One schema's tables for a client that loads lazily, else every table whose name holds the criteria."""
+        if headers.list_schema is not None:
+            attached_as = headers.list_catalog or headers.catalog or ""
+            listing = self._catalogs.get(attached_as).listing()
+            if fold(headers.list_schema) not in listing.schemas:
+                raise NotFoundError(f"schema '{headers.list_schema[:60]}' not found")
+            for table in _tables_of(listing, fold(headers.list_schema)):
+                yield table_info(_entry(table, table.describe(), attached_as, None))
+            return
+        wanted = fold(criteria.decode("utf-8", "replace"))
+        for catalog in self._catalogs:
+            for table in catalog.listing().tables.values():
+                if wanted in fold(f"{catalog.name}.{table.name}"):
+                    yield table_info(_entry(table, table.describe(), catalog.name, catalog.name))
+
+    def flight_info(self, headers: CallHeaders, request: FlightInfoRequest) -> flight.FlightInfo:
+        """The table at a point of its history, under the very descriptor that was asked with."""
+        return self._info(headers, request.descriptor, request.at_unit, request.at_value, with_endpoints=False)
+
+    def describe_flight(self, headers: CallHeaders, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
+        """GetFlightInfo: as `flight_info`, now, and with tickets for clients that know nothing but Flight."""
+        if is_databases(descriptor):
+            endpoint = flight.FlightEndpoint(DATABASES_TICKET, [REUSE_CONNECTION])
+            return flight.FlightInfo(DATABASES_SHAPE, descriptor, [endpoint], -1, -1)
+        return self._info(headers, descriptor, "", "", with_endpoints=True)
+
+    def schema(self, headers: CallHeaders, descriptor: flight.FlightDescriptor) -> pa.Schema:
+        if is_databases(descriptor):
+            return DATABASES_SHAPE
+        return self._scans.resolve(headers, decode_path(descriptor), None).shape
+
+    def databases(self) -> pa.RecordBatch:
+        rows = [_database(catalog) for catalog in self._catalogs]
+        return pa.RecordBatch.from_pylist(rows, schema=DATABASES_SHAPE)
+
+    def _info(
+        self, headers: CallHeaders, descriptor: flight.FlightDescriptor, unit: str, value: str, *, with_endpoints: bool
+    ) -> flight.FlightInfo:
+        target = self._scans.resolve(headers, decode_path(descriptor), as_of(unit, value))
+        whole = ScanRequest(target.shape, frozenset(target.shape.names))
+        return flight.FlightInfo(
+            target.shape,
+            descriptor,
+            self._scans.tickets(target, whole) if with_endpoints else [],
+            -1 if target.snapshot.size.rows is None else target.snapshot.size.rows,
+            target.snapshot.size.bytes,
+            app_metadata=_metadata(target, headers.catalog or target.catalog.name),
+        )
+
+
+def is_databases(descriptor: flight.FlightDescriptor) -> bool:
+    return bool(descriptor.descriptor_type == flight.DescriptorType.PATH and descriptor.path == _DATABASES_PATH)
+
+
+def _database(catalog: Catalog) -> dict[str, object]:
+    listing = catalog.listing()
+    return {
+        "database_name": catalog.name,
+        "description": catalog.description,
+        "schemas": len(listing.schemas),
+        "tables": len(listing.tables),
+    }
+
+
+def _tables_of(listing: Listing, schema: str) -> Iterator[Readable]:
+    return (table for (table_schema, _), table in listing.tables.items() if table_schema == schema)
+
+
+def _entry(table: Readable, description: Description, attached_as: str, catalog: str | None) -> TableEntry:
+    name = table.name
+    return TableEntry(
+        catalog=attached_as,
+        schema=name.schema,
+        name=name.table,
+        comment=description.comment,
+        shape=description.shape,
+        descriptor=encode_path(TablePath(name.schema, name.table, catalog, description.stamp)),
+        rows=description.size.rows,
+        bytes=description.size.bytes,
+    )
+
+
+def _entry_bytes(table: Readable, description: Description, attached_as: str) -> bytes:
+    info: bytes = table_info(_entry(table, description, attached_as, None)).serialize()
+    return info
+
+
+def _metadata(target: Target, attached_as: str) -> bytes:
+    described = target.table.describe()
+    metadata: bytes = table_info(_entry(target.table, described, attached_as, None)).app_metadata
+    return metadata

@@ -1,0 +1,121 @@
+"""The Flight server: forwards each call to its room, decides nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import structlog
+from pyarrow import flight
+
+from gateway.errors import UnsupportedError
+from gateway.flight.actions import Actions
+from gateway.flight.boundary import Path, errors_as_flight, outcome_of
+from gateway.flight.browsing import DATABASES_SHAPE, DATABASES_TICKET, Browsing
+from gateway.flight.gate import Gate
+from gateway.flight.middleware import KEY, CallMiddlewareFactory, headers_of
+from gateway.flight.scans import Scans
+from gateway.telemetry import metrics
+from gateway.wire.headers import CallHeaders
+
+log = structlog.get_logger(__name__)
+Reply = TypeVar("Reply")
+
+
+class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
+    def __init__(self, location: str, actions: Actions, browsing: Browsing, scans: Scans, gate: Gate) -> None:
+        super().__init__(location, middleware={KEY: CallMiddlewareFactory()})
+        self._actions = actions
+        self._browsing = browsing
+        self._scans = scans
+        self._gate = gate
+
+    def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
+        headers = headers_of(context)
+        return iter(self._answer("list_flights", headers, lambda: list(self._browsing.flights(headers, criteria))))
+
+    def get_flight_info(
+        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
+    ) -> flight.FlightInfo:
+        headers = headers_of(context)
+        return self._answer("get_flight_info", headers, lambda: self._browsing.describe_flight(headers, descriptor))
+
+    def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
+        headers = headers_of(context)
+        schema = self._answer("get_schema", headers, lambda: self._browsing.schema(headers, descriptor))
+        return flight.SchemaResult(schema)
+
+    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
+        headers = headers_of(context)
+        if ticket.ticket == DATABASES_TICKET:
+            batch = self._answer("do_get", headers, self._browsing.databases)
+            return flight.GeneratorStream(DATABASES_SHAPE, iter([batch]))
+        with errors_as_flight(Path.STREAM), self._recorded_failure("do_get", headers):
+            facts = {"trace": headers.trace, "transaction": headers.transaction}
+            schema, batches = self._scans.stream(ticket.ticket, context.is_cancelled, **facts)
+        return flight.GeneratorStream(schema, self._inside_gate(batches))
+
+    def list_actions(self, _context: flight.ServerCallContext) -> list[tuple[str, str]]:
+        return self._actions.names()
+
+    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[bytes]:
+        headers = headers_of(context)
+        body = b"" if action.body is None else action.body.to_pybytes()
+        label = self._actions.known(action.type)
+        return [self._answer("do_action", headers, lambda: self._actions.run(action.type, headers, body), label)]
+
+    def do_put(self, *_arguments: object) -> None:
+        with errors_as_flight(Path.STREAM):
+            raise UnsupportedError("this gateway does not take writes yet")
+
+    def do_exchange(self, *_arguments: object) -> None:
+        with errors_as_flight(Path.STREAM):
+            raise UnsupportedError("this gateway does not take writes yet")
+
+    def _answer(self, method: str, headers: CallHeaders, work: Callable[[], Reply], action: str = "") -> Reply:
+        """Run one call that is not a stream, and record how it ended."""
+        path = Path.ACTION if method == "do_action" else Path.STREAM
+        started, failure = time.monotonic(), None
+        try:
+            with errors_as_flight(path):
+                try:
+                    with self._gate.inside():
+                        return work()
+                except BaseException as error:
+                    failure = error
+                    raise
+        finally:
+            _record(method, action, headers, failure, time.monotonic() - started)
+
+    @contextlib.contextmanager
+    def _recorded_failure(self, method: str, headers: CallHeaders) -> Iterator[None]:
+        """For calls whose stream records the rest: only what goes wrong before the stream."""
+        started = time.monotonic()
+        try:
+            yield
+        except BaseException as error:
+            _record(method, "", headers, error, time.monotonic() - started)
+            raise
+
+    def _inside_gate(self, batches: Iterator[Reply]) -> Iterator[Reply]:
+        with errors_as_flight(Path.STREAM), self._gate.inside(), contextlib.closing(batches):  # type: ignore[type-var]
+            yield from batches
+
+
+def _record(method: str, action: str, headers: CallHeaders, failure: BaseException | None, seconds: float) -> None:
+    outcome = outcome_of(failure)
+    metrics.CALLS.labels(method, action, outcome).inc()
+    metrics.CALL_SECONDS.labels(method, action).observe(seconds)
+    log.info(
+        "call_ended",
+        method=method,
+        action=action,
+        outcome=outcome,
+        seconds=round(seconds, 4),
+        catalog=headers.catalog,
+        trace=headers.trace,
+        transaction=headers.transaction,
+        error=str(failure) if failure is not None else None,
+    )

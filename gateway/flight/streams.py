@@ -1,0 +1,167 @@
+"""Streams of scans: bounded in number, recorded once, released in every outcome.
+
+A client that walks away closes the generator, one that stops reading leaves it
+suspended, and one that is cancelled may leave it blocked in a read. A watch
+closes the scans of the last two, so that nothing waits for a client for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import structlog
+
+from gateway.catalog.capabilities import BatchStream, ScanReport
+from gateway.errors import CancelledError, UnavailableError
+from gateway.flight.boundary import Path, errors_as_flight, outcome_of
+from gateway.settings import ScanSettings
+from gateway.telemetry import metrics
+from gateway.wire.packing import pack
+
+log = structlog.get_logger(__name__)
+
+_WATCH_SECONDS = 0.5
+
+
+@dataclass(eq=False, slots=True)
+class _Running:
+    stream: BatchStream
+    is_cancelled: Callable[[], bool]
+    handed_over: float | None = None  # since when the client has a batch and has not asked for the next
+    ended_for: str = ""
+
+
+class ScanStreams:
+    """Runs scans for the server. Thread-safe: `_lock` guards the set of running scans."""
+
+    def __init__(self, settings: ScanSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._slots = threading.BoundedSemaphore(settings.concurrent)
+        self._lock = threading.Lock()
+        self._running: set[_Running] = set()
+        self._stop = threading.Event()
+        self._watch = threading.Thread(target=self._watch_scans, name="scan-watch", daemon=True)
+
+    def start(self) -> None:
+        self._watch.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._watch.is_alive():
+            self._watch.join()
+
+    def close_all(self, reason: str) -> None:
+        with self._lock:
+            for scan in self._running:
+                _end(scan, reason)
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._running)
+
+    def stream(
+        self, open_scan: Callable[[], BatchStream], is_cancelled: Callable[[], bool], **facts: object
+    ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+        """Read a scan batch by batch and record, once, how it ended."""
+        # The scan is opened here and not before: a generator that is never started never reaches `finally`.
+        started, rows, size = self._clock(), 0, 0
+        report, failure = ScanReport(), None
+        try:
+            with errors_as_flight(Path.STREAM), self._slot(is_cancelled), self._open(open_scan, is_cancelled) as scan:
+                report = scan.stream.report
+                for chunk in scan.stream:
+                    rows += chunk.batch.num_rows
+                    size += chunk.batch.nbytes
+                    scan.handed_over = self._clock()
+                    yield chunk.batch, pack({"progress": chunk.progress})
+                    scan.handed_over = None
+                    if scan.ended_for:
+                        raise CancelledError(scan.ended_for)
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            _record(report, outcome_of(failure), rows, size, self._clock() - started, facts)
+
+    @contextlib.contextmanager
+    def _slot(self, is_cancelled: Callable[[], bool]) -> Iterator[None]:
+        """Wait for a place; a client that gives up meanwhile must not keep its place in the queue."""
+        deadline = self._clock() + self._settings.wait_seconds
+        if not self._slots.acquire(blocking=False):
+            with metrics.SCANS_WAITING.track_inprogress():
+                while not self._slots.acquire(timeout=_WATCH_SECONDS):
+                    if is_cancelled():
+                        raise CancelledError("the scan was cancelled while it waited for a slot")
+                    if self._clock() > deadline:
+                        raise UnavailableError(f"all {self._settings.concurrent} scans are taken; try again later")
+        try:
+            with metrics.SCANS_RUNNING.track_inprogress():
+                yield
+        finally:
+            self._slots.release()
+
+    @contextlib.contextmanager
+    def _open(self, open_scan: Callable[[], BatchStream], is_cancelled: Callable[[], bool]) -> Iterator[_Running]:
+        stream = open_scan()
+        scan = _Running(stream, is_cancelled)
+        with self._lock:
+            self._running.add(scan)
+        try:
+            yield scan
+        finally:
+            # Under the lock: once out of the set, the watch no longer asks the call's context, which ends with the call.
+            with self._lock:
+                self._running.discard(scan)
+            stream.close()
+
+    def _watch_scans(self) -> None:
+        while not self._stop.wait(_WATCH_SECONDS):
+            with self._lock:
+                for scan in self._running:
+                    self._look_at(scan)
+
+    def _look_at(self, scan: _Running) -> None:
+        if scan.ended_for:
+            return
+        handed_over = scan.handed_over
+        if scan.is_cancelled():
+            _end(scan, "the scan was cancelled")
+        elif handed_over is not None and self._clock() - handed_over > self._settings.idle_reader_seconds:
+            _end(scan, f"no batch was taken for {self._settings.idle_reader_seconds:g} s, so the scan was ended")
+
+
+def _end(scan: _Running, reason: str) -> None:
+    scan.ended_for = reason
+    scan.stream.close()
+
+
+def _record(report: ScanReport, outcome: str, rows: int, size: int, seconds: float, facts: dict[str, object]) -> None:
+    metrics.SCANS.labels(report.route, report.route_reason, outcome).inc()
+    metrics.SCAN_ROWS.inc(rows)
+    metrics.SCAN_BYTES.inc(size)
+    metrics.FILES_TOTAL.inc(report.files_total)
+    metrics.FILES_PRUNED.inc(report.files_pruned)
+    metrics.FILTERS.labels("pushed").inc(report.filters_pushed)
+    metrics.FILTERS.labels("dropped").inc(report.filters_dropped)
+    metrics.CALLS.labels("do_get", "", outcome).inc()
+    metrics.CALL_SECONDS.labels("do_get", "").observe(seconds)
+    log.info(
+        "scan_ended",
+        outcome=outcome,
+        rows=rows,
+        bytes=size,
+        seconds=round(seconds, 4),
+        route=report.route,
+        reason=report.route_reason,
+        files=report.files_total,
+        files_pruned=report.files_pruned,
+        filters_pushed=report.filters_pushed,
+        filters_dropped=report.filters_dropped,
+        **facts,
+    )

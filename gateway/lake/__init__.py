@@ -1,0 +1,1 @@
+"""Delta Lake itself: the only room that imports pyspark, delta or deltalake."""

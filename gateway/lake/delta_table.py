@@ -1,0 +1,127 @@
+"""A Delta table behind the catalog's capabilities: ties log, routes and readers together."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from functools import lru_cache
+
+import pyarrow as pa
+
+from gateway.catalog.capabilities import (
+    AsOf,
+    BatchStream,
+    ColumnStatistics,
+    Description,
+    ScanReport,
+    ScanRequest,
+    Size,
+)
+from gateway.catalog.names import TableName
+from gateway.errors import NotFoundError, RequestError
+from gateway.lake.history import parse_moment, parse_version, version_at_time
+from gateway.lake.reader import Readers
+from gateway.lake.schemas import shape_of
+from gateway.lake.snapshots import LOG, LogSnapshot, Snapshots
+from gateway.lake.statistics import column_statistics
+from gateway.lake.storage import Folder
+from gateway.wire.tickets import Slice, stamp_of
+
+
+@dataclass(frozen=True)
+class DeltaSnapshot:
+    """A Delta table at one version, readable by whichever route fits."""
+
+    log: LogSnapshot
+    shape: pa.Schema
+    readers: Readers
+
+    @property
+    def version(self) -> int:
+        return self.log.version
+
+    @property
+    def identity(self) -> str:
+        return self.log.table_id
+
+    @property
+    def size(self) -> Size:
+        return self.log.size
+
+    def statistics(self, column: str) -> ColumnStatistics:
+        stored = self.log.schema.column(column)
+        if stored is None:
+            raise NotFoundError(f"column '{column[:60]}' not found")
+        return column_statistics(self.log, stored)
+
+    def slices(self, request: ScanRequest) -> list[Slice | None]:
+        return self.readers.slices(self.log, request)
+
+    def open(self, request: ScanRequest) -> BatchStream:
+        return self.readers.open(self.log, request, ScanReport())
+
+
+class DeltaTable:
+    """Thread-safe: the snapshots have their own lock, `_lock` guards the description."""
+
+    def __init__(self, name: TableName, folder: Folder, readers: Readers, rowid_column: str, *, statistics: bool) -> None:
+        self._name = name
+        self._log = folder.child(LOG)
+        self._snapshots = Snapshots(str(name), folder, rowid_column)
+        self._readers = readers
+        self._statistics = statistics
+        self._lock = threading.Lock()
+        self._description: Description | None = None
+        self._told = lru_cache(maxsize=16)(self._wrap)
+
+    @property
+    def name(self) -> TableName:
+        return self._name
+
+    def describe(self) -> Description:
+        if self._description is None:
+            self.refresh()
+        assert self._description is not None
+        return self._description
+
+    def refresh(self) -> bool:
+        snapshot = self.current()
+        with self._lock:
+            old = self._description
+            if old is not None and old.version == snapshot.version and old.shape is snapshot.shape:
+                return False
+            same_shape = old is not None and old.shape.equals(snapshot.shape, check_metadata=True)
+            same = old is not None and same_shape and old.comment == snapshot.log.comment
+            self._description = Description(
+                # A stamp stays as it is while the schema does: it says where the schema was first seen.
+                stamp=old.stamp if old is not None and same_shape else stamp_of(snapshot.shape, snapshot.version),
+                version=snapshot.version,
+                shape=old.shape if old is not None and same_shape else snapshot.shape,
+                comment=snapshot.log.comment,
+                size=snapshot.size,
+                abilities=_abilities(snapshot.log),
+            )
+            return not same
+
+    def current(self) -> DeltaSnapshot:
+        return self._told(self._snapshots.current())
+
+    def at(self, version: int) -> DeltaSnapshot:
+        return self._told(self._snapshots.at(version))
+
+    def version_as_of(self, point: AsOf) -> int:
+        try:
+            if point.unit == "VERSION":
+                return self._snapshots.at(parse_version(point.value)).version
+            return version_at_time(self._log, self._snapshots.current().configuration, parse_moment(point.value))
+        except (NotFoundError, RequestError) as error:
+            if f"'{self._name}'" in error.message:
+                raise
+            raise type(error)(f"table '{self._name}': {error.message}") from error
+
+    def _wrap(self, snapshot: LogSnapshot) -> DeltaSnapshot:
+        return DeltaSnapshot(snapshot, shape_of(snapshot.schema, statistics=self._statistics), self._readers)
+
+
+def _abilities(snapshot: LogSnapshot) -> tuple[str, ...]:
+    return ("read", "row ids") if snapshot.schema.rowid is not None else ("read",)

@@ -1,0 +1,187 @@
+"""A table at a version: what the Delta log says of it, and a handle to read it with.
+
+Snapshots are immutable and shared between threads. The newest one is kept per
+table and brought up to date before use by looking at two files of the log;
+older ones are loaded when asked for and kept for a while.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from gateway.catalog.capabilities import Size
+from gateway.errors import GatewayError, InternalError, NotFoundError, UnsupportedError
+from gateway.lake.history import available_versions, commit_file
+from gateway.lake.schemas import Column, TableSchema, read_schema
+from gateway.lake.storage import Folder
+
+LOG = "_delta_log"
+_KEPT_SNAPSHOTS = 8
+# Rows per batch are fixed when a table is registered with the engine, so each
+# snapshot is registered once per size (70 µs) and a scan picks by its row width.
+BATCH_ROWS = (131_072, 16_384, 2_048)
+TABLE = "t"  # the name a snapshot has in the engine's SQL
+
+
+@dataclass(frozen=True, eq=False)
+class LogSnapshot:
+    """What the log says of a table at one version. Compared by identity."""
+
+    table: str
+    uri: str
+    version: int
+    table_id: str
+    schema: TableSchema
+    partition_columns: tuple[str, ...]
+    configuration: dict[str, str]
+    reader_features: frozenset[str]
+    comment: str
+    files: pa.Table = field(repr=False)
+    _builders: dict[int, QueryBuilder] = field(repr=False)
+
+    @cached_property
+    def size(self) -> Size:
+        # Rows deleted through deletion vectors are counted: an upper bound, which is what planners need.
+        known = self.files.column("num_records")
+        rows = None if known.null_count else sum(known.to_pylist())
+        return Size(rows, sum(self.files.column("size_bytes").to_pylist()), self.files.num_rows)
+
+    def file_values(self, column: Column, kind: str) -> pa.ChunkedArray | None:
+        """Each file's `min`, `max` or `null_count` of a column (bounds of a partition column: its value); None if not kept."""
+        partition = column.name in self.partition_columns and kind != "null_count"
+        group, name = ("partition", column.name) if partition else (kind, column.physical_name)
+        if group not in self.files.column_names:
+            return None
+        struct = self.files.column(group)
+        if struct.type.get_field_index(name) < 0:
+            return None
+        chunks = [pc.struct_field(chunk, name) for chunk in struct.chunks]
+        return pa.chunked_array(chunks, struct.type.field(name).type)
+
+    def query(self, sql: str, batch_rows: int) -> pa.RecordBatchReader:
+        """Start a query of the direct reader.
+
+        Read through the C stream only: iterating deltalake's own reader keeps
+        the GIL for as long as a batch takes, and every other call waits.
+        """
+        return pa.RecordBatchReader.from_stream(self._builders[batch_rows].execute(sql))
+
+
+class Snapshots:
+    """The snapshots of one table. Thread-safe: one lock guards the head and the kept ones."""
+
+    def __init__(self, table: str, folder: Folder, rowid_column: str) -> None:
+        self._table = table
+        self._folder = folder
+        self._log = folder.child(LOG)
+        self._rowid_column = rowid_column
+        self._lock = threading.Lock()
+        self._head: DeltaTable | None = None
+        self._head_stamp: tuple[int, int] | None = None
+        self._kept: OrderedDict[int, LogSnapshot] = OrderedDict()
+
+    def current(self) -> LogSnapshot:
+        """The newest version, as of now."""
+        with self._lock, _log_errors(self._table):
+            if self._head is None or not self._is_up_to_date(self._head.version()):
+                self._catch_up()
+            assert self._head is not None
+            return self._keep(self._head.version(), self._head)
+
+    def at(self, version: int) -> LogSnapshot:
+        """One version, out of the kept ones or out of the log; NotFoundError says which versions exist."""
+        with self._lock:
+            if (kept := self._kept.get(version)) is not None:
+                self._kept.move_to_end(version)
+                return kept
+        current = self.current()
+        if version == current.version:
+            return current
+        if version > current.version:
+            raise self._no_version(version)
+        try:
+            # Loaded outside the lock: an old version may take a while, and others read the head meanwhile.
+            table = DeltaTable(self._folder.uri, version=version)
+        except DeltaError as error:
+            first, last = available_versions(self._log)
+            if first <= version <= last:
+                raise InternalError(f"table '{self._table}': version {version} cannot be read from its log") from error
+            raise self._no_version(version) from error
+        with self._lock, _log_errors(self._table):
+            return self._keep(version, table)
+
+    def _is_up_to_date(self, version: int) -> bool:
+        # The head is the newest if the next commit does not exist. That its own commit is the same
+        # file as before tells a table that was dropped and made anew from one that stands still.
+        own, following = self._log.stamps([commit_file(version), commit_file(version + 1)])
+        return own is not None and own == self._head_stamp and following is None
+
+    def _catch_up(self) -> None:
+        if self._head is not None and self._log.stamps([commit_file(self._head.version())]) == [self._head_stamp]:
+            self._head.update_incremental()
+        else:
+            self._kept.clear()
+            self._head = DeltaTable(self._folder.uri)
+        self._head_stamp = self._log.stamps([commit_file(self._head.version())])[0]
+
+    def _keep(self, version: int, table: DeltaTable) -> LogSnapshot:
+        snapshot = self._kept.get(version)
+        if snapshot is None:
+            snapshot = self._kept[version] = _read(self._table, self._folder.uri, table, self._rowid_column)
+        self._kept.move_to_end(version)
+        while len(self._kept) > _KEPT_SNAPSHOTS:
+            self._kept.popitem(last=False)
+        return snapshot
+
+    def _no_version(self, version: int) -> NotFoundError:
+        first, last = available_versions(self._log)
+        return NotFoundError(f"table '{self._table}' has no version {version}; it has {first} to {last}")
+
+
+def _read(name: str, uri: str, table: DeltaTable, rowid_column: str) -> LogSnapshot:
+    metadata = table.metadata()
+    return LogSnapshot(
+        table=name,
+        uri=uri,
+        version=table.version(),
+        table_id=str(metadata.id),
+        schema=read_schema(table.schema().to_json(), metadata.configuration, rowid_column),
+        partition_columns=tuple(metadata.partition_columns),
+        configuration=dict(metadata.configuration),
+        reader_features=frozenset(str(feature) for feature in table.protocol().reader_features or ()),
+        comment=metadata.description or "",
+        files=pa.table(table.get_add_actions()),
+        _builders={rows: _builder(table, rows) for rows in BATCH_ROWS},
+    )
+
+
+def _builder(table: DeltaTable, batch_rows: int) -> QueryBuilder:
+    return QueryBuilder({"datafusion.execution.batch_size": str(batch_rows)}).register(TABLE, table)
+
+
+@contextlib.contextmanager
+def _log_errors(table: str) -> Iterator[None]:
+    """The log reader's errors as ours: a missing log is NotFound, an unreadable one is told in our own words."""
+    try:
+        yield
+    except GatewayError:
+        raise
+    except TableNotFoundError as error:
+        raise NotFoundError(f"table '{table}' not found") from error
+    except BaseException as error:
+        # deltalake's runtime panics are BaseExceptions of a class of their own.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        if "feature" in str(error).lower():
+            raise UnsupportedError(f"table '{table}' uses a Delta feature that cannot be read here") from error
+        raise InternalError(f"table '{table}': its Delta log cannot be read") from error

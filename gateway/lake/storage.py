@@ -1,0 +1,80 @@
+"""Folders of a file system, local or remote, seen only as far as a catalog needs.
+
+One small class over Arrow's file systems, so that a local path, a mounted one
+and an `hdfs://` URI take the same way. It lists and looks; it never writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyarrow import fs
+
+from gateway.errors import RequestError, UnavailableError
+
+
+class Folder:
+    """A directory that may or may not exist. Immutable, thread-safe."""
+
+    def __init__(self, filesystem: fs.FileSystem, path: str, uri: str) -> None:
+        self._filesystem = filesystem
+        self._path = path
+        self.uri = uri
+
+    @classmethod
+    def open(cls, location: str) -> Folder:
+        """A path or URI from the settings; relative paths start where the process runs."""
+        if "://" not in location:
+            path = str(Path(location).expanduser().resolve())
+            return cls(fs.LocalFileSystem(), path, path)
+        if location.startswith("file://"):
+            return cls.open(fs.FileSystem.from_uri(location)[1])
+        try:
+            filesystem, path = fs.FileSystem.from_uri(location)
+        except Exception as error:  # Arrow raises several classes for what it cannot reach
+            raise RequestError(f"cannot open the location {location.split('://', 1)[0]}://…") from error
+        return cls(filesystem, path.rstrip("/"), location.rstrip("/"))
+
+    def child(self, name: str) -> Folder:
+        """A folder below this one; the name was checked by `catalog.names` or is one of Delta's own."""
+        return Folder(self._filesystem, f"{self._path}/{name}", f"{self.uri}/{name}")
+
+    def exists(self) -> bool:
+        return bool(self._info([self._path])[0].type == fs.FileType.Directory)
+
+    def folders(self) -> list[str]:
+        """Names of the folders directly below, sorted; none where this folder does not exist."""
+        return sorted(info.base_name for info in self._list() if info.type == fs.FileType.Directory)
+
+    def folders_with(self, marker: str) -> list[str]:
+        """Names of the folders directly below that have a folder `marker` in them."""
+        names = self.folders()
+        infos = self._info([f"{self._path}/{name}/{marker}" for name in names])
+        return [name for name, info in zip(names, infos, strict=True) if info.type == fs.FileType.Directory]
+
+    def files(self) -> list[tuple[str, int]]:
+        """Names and modification times (ns) of the files directly below, sorted by name."""
+        return sorted((info.base_name, info.mtime_ns or 0) for info in self._list() if info.is_file)
+
+    def stamps(self, names: Sequence[str]) -> list[tuple[int, int] | None]:
+        """Modification time and size of each file, None where it is missing: equal stamps, same file."""
+        infos = self._info([f"{self._path}/{name}" for name in names])
+        return [(info.mtime_ns or 0, info.size) if info.is_file else None for info in infos]
+
+    def open_file(self, name: str) -> fs.NativeFile:
+        return self._filesystem.open_input_file(f"{self._path}/{name}")
+
+    def _list(self) -> list[fs.FileInfo]:
+        try:
+            infos: list[fs.FileInfo] = self._filesystem.get_file_info(fs.FileSelector(self._path, allow_not_found=True))
+        except OSError as error:
+            raise UnavailableError("a folder of the warehouse cannot be listed") from error
+        return infos
+
+    def _info(self, paths: list[str]) -> list[fs.FileInfo]:
+        try:
+            infos: list[fs.FileInfo] = self._filesystem.get_file_info(paths) if paths else []
+        except OSError as error:
+            raise UnavailableError("a folder of the warehouse cannot be looked at") from error
+        return infos

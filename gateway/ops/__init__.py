@@ -1,0 +1,1 @@
+"""The process: assembly, life cycle, probes, command line. Imported by nobody."""

@@ -1,0 +1,97 @@
+"""Builds the object graph; the only place that sees every room."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from gateway.catalog.names import TableName, check_name
+from gateway.catalog.registry import Catalog, Catalogs
+from gateway.flight.actions import Actions
+from gateway.flight.browsing import Browsing
+from gateway.flight.gate import Gate
+from gateway.flight.scans import Scans
+from gateway.flight.server import FlightServer
+from gateway.flight.streams import ScanStreams
+from gateway.lake.delta_table import DeltaTable
+from gateway.lake.reader import Readers
+from gateway.lake.spark import Spark, State
+from gateway.lake.storage import Folder
+from gateway.lake.warehouse import Warehouse
+from gateway.settings import CatalogSettings, Settings
+from gateway.telemetry import metrics
+from gateway.transactions.manager import TransactionManager
+from gateway.wire.filters import FilterLimits
+
+
+@dataclass(frozen=True)
+class Lake:
+    """What serves tables: enough for the command line, which needs no server."""
+
+    settings: Settings
+    spark: Spark
+    catalogs: Catalogs
+    refreshers: ThreadPoolExecutor
+
+
+@dataclass(frozen=True)
+class Service:
+    lake: Lake
+    transactions: TransactionManager
+    streams: ScanStreams
+    gate: Gate
+    server: FlightServer
+
+
+def build_lake(settings: Settings, spark: Spark | None = None) -> Lake:
+    """A Spark that is given is used as it is: a process has but one, and its owner starts and stops it."""
+    spark = spark or Spark(settings.spark, on_state=_show_spark_state)
+    readers = Readers(settings.scan, spark)
+    executor = ThreadPoolExecutor(settings.discovery.threads, thread_name_prefix="refresh")
+
+    def open_table(name: TableName, folder: Folder) -> DeltaTable:
+        return DeltaTable(name, folder, readers, settings.rowids.column, statistics=settings.scan.statistics)
+
+    catalogs = Catalogs(
+        [_catalog(name, part, open_table, executor) for name, part in settings.catalogs.items()],
+        next((name for name, part in settings.catalogs.items() if part.default), None),
+    )
+    return Lake(settings, spark, catalogs, executor)
+
+
+def build_service(settings: Settings, spark: Spark | None = None) -> Service:
+    lake = build_lake(settings, spark)
+    transactions = TransactionManager(settings.transactions)
+    streams = ScanStreams(settings.scan)
+    limits = FilterLimits(settings.filters.depth, settings.filters.in_items, settings.limits.field_bytes)
+    scans = Scans(lake.catalogs, transactions, streams, limits)
+    browsing = Browsing(lake.catalogs, scans)
+    actions = Actions(lake.catalogs, browsing, scans, transactions, settings.limits)
+    gate = Gate()
+    location = f"grpc://{settings.flight.host}:{settings.flight.port}"
+    return Service(lake, transactions, streams, gate, FlightServer(location, actions, browsing, scans, gate))
+
+
+def _catalog(
+    name: str,
+    settings: CatalogSettings,
+    open_table: Callable[[TableName, Folder], DeltaTable],
+    executor: ThreadPoolExecutor,
+) -> Catalog:
+    root = None if settings.warehouse is None else Folder.open(settings.warehouse)
+
+    def run_all(jobs: Iterable[Callable[[], None]]) -> None:
+        for future in [executor.submit(job) for job in jobs]:
+            future.result()
+
+    # Versions start at the clock, so that a restarted gateway never repeats a number with other contents.
+    first_version = time.time_ns() // 1_000_000
+    warehouse = Warehouse(root, settings.tables, open_table)
+    return Catalog(check_name("catalog", name), warehouse, first_version, run_all, settings.description)
+
+
+def _show_spark_state(state: State) -> None:
+    for each in State:
+        metrics.SPARK_STATE.labels(each.value).set(each is state)

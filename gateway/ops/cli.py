@@ -1,0 +1,208 @@
+"""The `deltaport` command: arguments, what is printed, exit codes.
+
+Exit codes: 0 done, 1 something the gateway could not do, 2 wrong arguments or settings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from gateway import __version__
+from gateway.errors import GatewayError, RequestError
+from gateway.settings import Settings, load_settings
+from gateway.telemetry.logging import configure_logging
+
+app = typer.Typer(
+    help="Delta Lake behind one Arrow Flight address, for DuckDB's Airport extension.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+out = Console()
+err = Console(stderr=True)
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", envvar="DELTAPORT_CONFIG", help="Settings file; without one, the defaults are used."),
+]
+
+
+def main() -> None:
+    try:
+        app()
+    except RequestError as error:
+        _say_error(error)
+        sys.exit(2)
+    except GatewayError as error:
+        _say_error(error)
+        sys.exit(1)
+
+
+def _say_error(error: GatewayError) -> None:
+    err.print(f"deltaport: {error.message}", style="red", markup=False, highlight=False)
+
+
+def _settings(config: Path | None) -> Settings:
+    settings = load_settings(config, os.environ)
+    configure_logging(settings.log)
+    return settings
+
+
+@app.command()
+def serve(
+    config: ConfigOption = None,
+    demo: Annotated[bool, typer.Option("--demo", help="Make a small demo schema in the default warehouse first.")] = False,
+) -> None:
+    """Run the gateway until SIGTERM or Ctrl-C."""
+    from gateway.ops.lifecycle import Gateway
+
+    settings = _settings(config)
+    try:
+        gateway = Gateway(settings)
+    except OSError as error:
+        raise GatewayError(f"cannot listen: {error.strerror or error}") from error
+    wanted, again = _signals()
+    gateway.start()
+    _say_where(gateway.location, gateway.http_address, settings)
+    try:
+        if demo:
+            _make_demo(gateway, settings, wanted)
+        _say_attach(gateway.location, settings)
+        wanted.wait()
+        out.print("Stopping: waiting for running calls. Once more to end them.")
+        gateway.drain(again)
+    finally:
+        gateway.stop()
+
+
+def _signals() -> tuple[threading.Event, threading.Event]:
+    """The first signal sets the first event, the next one the second."""
+    first, second = threading.Event(), threading.Event()
+
+    def note(_number: int, _frame: object) -> None:
+        (second if first.is_set() else first).set()
+
+    signal.signal(signal.SIGTERM, note)
+    signal.signal(signal.SIGINT, note)
+    return first, second
+
+
+def _say_where(location: str, http: str, settings: Settings) -> None:
+    out.print(f"Deltaport {__version__}", style="bold")
+    out.print(f"  Flight  {settings.flight.advertised or location}", highlight=False)
+    out.print(f"  HTTP    {http}  (/livez /readyz /metrics)", highlight=False)
+
+
+def _say_attach(location: str, settings: Settings) -> None:
+    name = next((name for name, part in settings.catalogs.items() if part.default), next(iter(settings.catalogs)))
+    address = settings.flight.advertised or location
+    out.print("Ready. In DuckDB:")
+    out.print("  INSTALL airport FROM community; LOAD airport;", highlight=False)
+    out.print(f"  ATTACH '{name}' (TYPE airport, LOCATION '{address}');", highlight=False, soft_wrap=True)
+
+
+def _make_demo(gateway: object, settings: Settings, wanted: threading.Event) -> None:
+    from gateway.lake.demo import has_demo, make_demo
+    from gateway.ops.lifecycle import Gateway
+
+    assert isinstance(gateway, Gateway)
+    name, warehouse = _demo_warehouse(settings)
+    if has_demo(warehouse):
+        return
+    with _progress("Starting Spark to make the demo tables") as report:
+        spark = gateway.service.lake.spark
+        while not wanted.is_set():
+            try:
+                spark.wait_ready(1)
+                break
+            except GatewayError:
+                if spark.state.value not in ("starting", "failed") or spark.state.value == "failed":
+                    raise
+        else:
+            return
+        make_demo(spark, warehouse, settings.rowids.column, lambda table: report(f"Making {table}"))
+    gateway.service.lake.catalogs.get(name).refresh()
+
+
+def _demo_warehouse(settings: Settings) -> tuple[str, Path]:
+    for name, catalog in settings.catalogs.items():
+        if (catalog.default or len(settings.catalogs) == 1) and catalog.warehouse and "://" not in catalog.warehouse:
+            return name, Path(catalog.warehouse).expanduser().resolve()
+    raise RequestError("--demo needs a default catalog with a local warehouse")
+
+
+@app.command()
+def tables(config: ConfigOption = None) -> None:
+    """List catalogs, schemas and tables, with what each table can do."""
+    from gateway.ops.assembly import build_lake
+
+    lake = build_lake(_settings(config))
+    shown = Table(box=None, pad_edge=False)
+    for title in ("catalog", "schema", "table"):
+        shown.add_column(title)
+    for title in ("version", "rows", "bytes", "files"):
+        shown.add_column(title, justify="right")
+    shown.add_column("can")
+    with _progress("Looking at the tables"):
+        for catalog in lake.catalogs:
+            catalog.refresh()
+    for catalog in lake.catalogs:
+        listing = catalog.listing()
+        filled = {schema for schema, _ in [*listing.tables, *listing.broken]}
+        for key, schema in listing.schemas.items():
+            if key not in filled:
+                shown.add_row(catalog.name, schema, "", "", "", "", "", "(no tables)")
+        for table in listing.tables.values():
+            about = table.describe()
+            rows = "?" if about.size.rows is None else f"{about.size.rows:,}"
+            size = (f"{about.version}", rows, f"{about.size.bytes:,}", f"{about.size.files:,}")
+            shown.add_row(catalog.name, table.name.schema, table.name.table, *size, ", ".join(about.abilities))
+        for name, reason in listing.broken.values():
+            shown.add_row(catalog.name, name.schema, name.table, "", "", "", "", f"broken: {reason}", style="red")
+    lake.refreshers.shutdown()
+    out.print(shown)
+
+
+@app.command("check-config")
+def check_config(config: ConfigOption = None) -> None:
+    """Print the settings in force, secrets redacted."""
+    settings = load_settings(config, os.environ)
+    out.print(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False).rstrip(), markup=False, highlight=False)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    out.print(__version__, highlight=False)
+
+
+@app.command("fetch-jars")
+def fetch_jars_command() -> None:
+    """Fetch Delta's jars into this environment, once; starting then needs no network."""
+    from gateway.lake.jars import fetch_jars, find_java
+
+    with _progress("Fetching Delta's jars") as report:
+        fetch_jars(find_java(), report)
+
+
+@contextlib.contextmanager
+def _progress(words: str) -> Iterator[Callable[[str], None]]:
+    """A spinner on a terminal, plain lines elsewhere."""
+    if err.is_terminal:
+        with err.status(words) as status:
+            yield status.update
+    else:
+        err.print(words, highlight=False)
+        yield lambda line: err.print(line, highlight=False, markup=False)

@@ -1,0 +1,110 @@
+"""Start, ready, drain, stop.
+
+The port answers as soon as it is open; Spark and the first look at the
+warehouses follow in the background. A first signal drains: running calls end
+in peace, new ones are told to come later. A second one ends them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import structlog
+
+from gateway import __version__
+from gateway.errors import GatewayError
+from gateway.lake.spark import Spark, State
+from gateway.ops.assembly import Service, build_service
+from gateway.ops.health import HealthServer
+from gateway.settings import Settings
+from gateway.telemetry import metrics
+
+log = structlog.get_logger(__name__)
+
+
+class Gateway:
+    """The running process. `start` returns when both ports answer; `stop` may be called once, from any thread."""
+
+    def __init__(self, settings: Settings, spark: Spark | None = None) -> None:
+        self._settings = settings
+        self._owns_spark = spark is None
+        self.service: Service = build_service(settings, spark)
+        self._health = HealthServer(settings.http, self.readiness, self._update_gauges)
+        self._stop = threading.Event()
+        self._refresher = threading.Thread(target=self._refresh_catalogs, name="catalog-refresh", daemon=True)
+        metrics.BUILD.labels(__version__).set(1)
+
+    @property
+    def location(self) -> str:
+        return f"grpc://{self._settings.flight.host}:{self.service.server.port}"
+
+    @property
+    def http_address(self) -> str:
+        host, port = self._health.address
+        return f"http://{host}:{port}"
+
+    def start(self) -> None:
+        self._health.start()
+        self.service.streams.start()
+        if self._owns_spark:
+            self.service.lake.spark.start()
+        self._refresher.start()
+        log.info("gateway_started", flight=self.location, http=self.http_address, version=__version__)
+
+    def readiness(self) -> tuple[bool, dict[str, object]]:
+        """Ready means that reads work; writes need Spark, and the details say so."""
+        spark = self.service.lake.spark
+        ready = not self._stop.is_set()
+        details: dict[str, object] = {
+            "reads": "ready" if ready else "stopping",
+            "spark": spark.state.value,
+            "writes": "ready" if ready and spark.state is State.READY else "unavailable",
+        }
+        if spark.reason:
+            details["reason"] = spark.reason
+        return ready, details
+
+    def drain(self, give_up: threading.Event) -> bool:
+        """Refuse new calls and wait for the running ones; False when some had to be left."""
+        self._stop.set()
+        self.service.gate.close()
+        deadline = time.monotonic() + self._settings.flight.drain_seconds
+        while not self.service.gate.wait_empty(0.1):
+            if give_up.is_set() or time.monotonic() > deadline:
+                log.warning("drain_cut_short", scans=len(self.service.streams))
+                return False
+        return True
+
+    def stop(self) -> None:
+        self._stop.set()
+        self.service.gate.close()
+        self.service.streams.close_all("the gateway is stopping")
+        self.service.server.shutdown()
+        self.service.streams.stop()
+        self._health.stop()
+        self._refresher.join()
+        self.service.lake.refreshers.shutdown()
+        if self._owns_spark:
+            self.service.lake.spark.stop()
+        log.info("gateway_stopped")
+
+    def _refresh_catalogs(self) -> None:
+        while True:
+            for catalog in self.service.lake.catalogs:
+                try:
+                    catalog.refresh()
+                except GatewayError as error:
+                    log.warning("catalog_refresh_failed", catalog=catalog.name, reason=error.message)
+                except Exception as error:  # the next round may work
+                    log.error("catalog_refresh_failed", catalog=catalog.name, error=type(error).__name__, exc_info=error)
+            if self._stop.wait(self._settings.discovery.refresh_seconds):
+                return
+
+    def _update_gauges(self) -> None:
+        metrics.TRANSACTIONS.set(len(self.service.transactions))
+        for catalog in self.service.lake.catalogs:
+            listing = catalog.known()
+            metrics.CATALOG_TABLES.labels(catalog.name).set(len(listing.tables))
+            metrics.CATALOG_BROKEN.labels(catalog.name).set(len(listing.broken))
+            metrics.CATALOG_VERSION.labels(catalog.name).set(catalog.version)

@@ -1,0 +1,113 @@
+"""One Spark and one gateway for the whole run; each test makes the tables it needs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.lake.spark import Profile, Spark
+from gateway.ops.lifecycle import Gateway
+from gateway.settings import LogSettings, Settings, SparkSettings, load_settings
+from gateway.telemetry.logging import configure_logging
+from tests.airport import AirportClient
+from tests.builders import Lake
+
+CATALOG = "lake"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quiet_logs() -> None:
+    configure_logging(LogSettings(format="json", level="error"))
+
+
+@pytest.fixture(scope="session")
+def lake_spark() -> Iterator[Spark]:
+    """The gateway's own Spark, shared by every test that needs one."""
+    spark = Spark(SparkSettings(driver_memory="2g", warm_up=False))
+    spark.start()
+    spark.wait_ready(240)
+    yield spark
+    spark.stop()
+
+
+@pytest.fixture(scope="session")
+def spark(lake_spark: Spark) -> Any:
+    """A session as a stranger's Spark job has it: Spark's own defaults where the gateway's differ."""
+    with lake_spark.session(Profile.THROUGHPUT) as session:
+        foreign = session.newSession()
+    foreign.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
+    foreign.conf.set("spark.sql.session.timeZone", "UTC")
+    foreign.conf.set("spark.sql.shuffle.partitions", "2")
+    return foreign
+
+
+@pytest.fixture(scope="session")
+def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("warehouse")
+
+
+def settings_for(warehouse: Path, **sections: dict[str, Any]) -> Settings:
+    """Settings on free ports; `scan={"engine": "spark"}` and the like change the rest."""
+    environ = {
+        "DELTAPORT_FLIGHT__PORT": "0",
+        "DELTAPORT_HTTP__PORT": "0",
+        "DELTAPORT_CATALOGS__LAKE__WAREHOUSE": str(warehouse),
+        # Tests refresh by attaching; a background refresh in the middle would hide what they check.
+        "DELTAPORT_DISCOVERY__REFRESH_SECONDS": "3600",
+    }
+    for section, values in sections.items():
+        environ.update({f"DELTAPORT_{section}__{key}".upper(): str(value) for key, value in values.items()})
+    return load_settings(None, environ)
+
+
+@pytest.fixture(scope="session")
+def gateway(warehouse: Path, lake_spark: Spark) -> Iterator[Gateway]:
+    running = Gateway(settings_for(warehouse), lake_spark)
+    running.start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def start_gateway(lake_spark: Spark) -> Iterator[Callable[..., Gateway]]:
+    """Further gateways with other settings, over the same Spark."""
+    running: list[Gateway] = []
+
+    def start(warehouse: Path, **sections: dict[str, Any]) -> Gateway:
+        other = Gateway(settings_for(warehouse, **sections), lake_spark)
+        other.start()
+        running.append(other)
+        return other
+
+    yield start
+    for other in running:
+        other.stop()
+
+
+@pytest.fixture
+def lake(spark: Any, warehouse: Path, request: pytest.FixtureRequest) -> Lake:
+    """Makes Delta tables in a schema of this test's own."""
+    return Lake(spark, warehouse, request.node.name)
+
+
+@pytest.fixture
+def client(gateway: Gateway) -> Iterator[AirportClient]:
+    with AirportClient(gateway.location, CATALOG) as attached:
+        yield attached
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left_behind() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        if isinstance(thread, threading._DummyThread):
+            continue  # gRPC's own threads, which Python only met
+        if thread.name.startswith(("refresh", "spark", "http", "scan-watch", "catalog-refresh")):
+            continue  # session-wide fixtures start these on first use
+        thread.join(timeout=10)
+        assert not thread.is_alive(), f"thread {thread.name} is still running"

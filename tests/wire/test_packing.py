@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import hashlib
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.errors import RequestError
+from gateway.wire.packing import Fields, compress, contents, decompress, pack, unpack_map
+
+
+@given(st.binary(max_size=10_000))
+def test_the_envelope_gives_back_what_it_was_given(payload: bytes) -> None:
+    assert decompress(compress(payload), 10_000) == payload
+
+
+def test_the_envelope_says_the_exact_length() -> None:
+    length, _ = msgpack.unpackb(compress(b"x" * 777))
+    assert length == 777
+
+
+def test_an_envelope_that_promises_too_much_is_refused_before_memory_is_taken() -> None:
+    bomb = pack([1 << 60, msgpack.unpackb(compress(b"x"))[1]])
+    with pytest.raises(RequestError):
+        decompress(bomb, 1 << 20)
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_a_map_or_a_request_error(body: bytes) -> None:
+    try:
+        fields = unpack_map("action", body)
+    except RequestError as error:
+        assert error.message.startswith("action: ")
+    else:
+        assert all(isinstance(key, str) for key in fields)
+
+
+def test_the_last_of_two_equal_keys_wins() -> None:
+    body = b"\x82" + b"\xa1a\x01" + b"\xa1a\x02"
+    assert unpack_map("set_not_null", body) == {"a": 2}
+
+
+def test_binary_inside_a_text_value_survives() -> None:
+    raw = bytes(range(256))
+    body = b"\x81\xa1d" + b"\xda\x01\x00" + raw
+    assert Fields.unpack("endpoints", body).binary("d") == raw
+
+
+@pytest.mark.parametrize(
+    ("fields", "read", "rule"),
+    [
+        ({}, lambda f: f.text("x"), "'x' is missing"),
+        ({"x": 1}, lambda f: f.text("x"), "'x' must be text"),
+        ({"x": b"\xff"}, lambda f: f.text("x"), "'x' must be UTF-8 text"),
+        ({"x": 1}, lambda f: f.binary("x"), "'x' must be bytes"),
+        ({"x": 1}, lambda f: f.map("x"), "'x' must be a map"),
+        ({"x": [1, -1]}, lambda f: f.whole_numbers("x"), "'x' must be a list of whole numbers"),
+        ({"x": [True]}, lambda f: f.whole_numbers("x"), "'x' must be a list of whole numbers"),
+    ],
+)
+def test_a_defect_names_the_action_and_the_field(fields, read, rule) -> None:
+    with pytest.raises(RequestError) as refused:
+        read(Fields("act", fields))
+    assert refused.value.message == f"act: field {rule}"
+
+
+def test_contents_carry_the_hash_of_their_bytes() -> None:
+    made = contents([b"one", b"two"])
+    assert made["sha256"] == hashlib.sha256(made["serialized"]).hexdigest()
+    assert msgpack.unpackb(decompress(made["serialized"], 1000)) == [b"one", b"two"]
