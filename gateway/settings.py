@@ -116,7 +116,11 @@ class Settings(BaseSettings):
     """Everything that can be configured; each room is given only its own part."""
 
     model_config = SettingsConfigDict(
-        frozen=True, extra="forbid", env_prefix=ENV_PREFIX, env_nested_delimiter="__", nested_model_default_partial_update=True
+        frozen=True,
+        extra="forbid",
+        env_prefix=ENV_PREFIX,
+        env_nested_delimiter="__",
+        nested_model_default_partial_update=True,
     )
 
     flight: FlightSettings = FlightSettings()
@@ -160,7 +164,7 @@ def load_settings(path: Path | None, environ: Mapping[str, str]) -> Settings:
     _refuse_unknown_variables(environ)
     document = _read_document(path) if path is not None else {}
     try:
-        settings = Settings(**document, _environ=dict(environ))
+        settings = Settings(**{**document, "_environ": dict(environ)})
     except ValidationError as error:
         raise RequestError("settings: " + "; ".join(_describe(detail) for detail in error.errors())) from error
     _check_catalogs(settings)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 
-
 class Lake:
     """Delta tables in one schema of a warehouse; the schema is named after the test."""
 

@@ -38,13 +38,19 @@ def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
         ("scan: {engine: turbo}", {}, "scan.engine"),
         ("catalogs: {}", {}, "catalogs"),
         ("catalogs: {a: {}}", {}, "catalogs.a: give a warehouse"),
-        ("catalogs: {a: {warehouse: x, default: true}, b: {warehouse: y, default: true}}", {}, "only one may be the default"),
+        (
+            "catalogs: {a: {warehouse: x, default: true}, b: {warehouse: y, default: true}}",
+            {},
+            "only one may be the default",
+        ),
         ("catalogs: {a: {warehouse: x}, A: {warehouse: y}}", {}, "differ only in case"),
         ("- a list", {}, "must hold a mapping"),
         ("a: [", {}, "is not valid YAML"),
     ],
 )
-def test_a_defect_is_an_error_that_names_the_key(tmp_path: Path, text: str, environ: dict[str, str], named: str) -> None:
+def test_a_defect_is_an_error_that_names_the_key(
+    tmp_path: Path, text: str, environ: dict[str, str], named: str
+) -> None:
     file = tmp_path / "gateway.yaml"
     file.write_text(text)
     with pytest.raises(RequestError) as refused:

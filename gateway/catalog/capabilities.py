@@ -120,7 +120,7 @@ class AsOf:
     value: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Description:
     """What listings tell of a table, as of the last look at its log. A new look that changes it makes a new one."""
 

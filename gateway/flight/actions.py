@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pyarrow import flight
+
 from gateway.catalog.registry import Catalogs
 from gateway.errors import RequestError, UnsupportedError
 from gateway.flight.browsing import DATABASES_TICKET, Browsing, is_databases
@@ -17,7 +19,6 @@ from gateway.wire.headers import CallHeaders
 from gateway.wire.listing import encode_version
 from gateway.wire.messages import CatalogRequest, EndpointsRequest, FlightInfoRequest, StatisticsRequest
 from gateway.wire.packing import pack
-from pyarrow import flight
 
 Handler = Callable[[CallHeaders, bytes], bytes]
 

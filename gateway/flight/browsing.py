@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from pyarrow import flight
@@ -31,8 +31,8 @@ class Browsing:
     def __init__(self, catalogs: Catalogs, scans: Scans) -> None:
         self._catalogs = catalogs
         self._scans = scans
-        # A table's entry changes with its description only; a thousand tables then cost one compression.
-        self._entry_bytes = lru_cache(maxsize=100_000)(_entry_bytes)
+        # A description is replaced when it changes; a thousand unchanged tables then cost one compression.
+        self._entries: WeakKeyDictionary[Description, dict[str, bytes]] = WeakKeyDictionary()
 
     def list_schemas(self, attached_as: str) -> bytes:
         """The whole catalog, as fresh as the lake is now: clients ask once per ATTACH."""
@@ -42,8 +42,17 @@ class Browsing:
         version, listing = catalog.version, catalog.listing()
         entries: dict[str, list[bytes]] = {key: [] for key in listing.schemas}
         for (schema, _), table in listing.tables.items():
-            entries[schema].append(self._entry_bytes(table, table.describe(), attached_as))
-        return encode_listing((SchemaEntry(listing.schemas[key], "", tuple(of)) for key, of in entries.items()), version)
+            entries[schema].append(self._entry_bytes(table, attached_as))
+        return encode_listing(
+            (SchemaEntry(listing.schemas[key], "", tuple(of)) for key, of in entries.items()), version
+        )
+
+    def _entry_bytes(self, table: Readable, attached_as: str) -> bytes:
+        description = table.describe()
+        known = self._entries.setdefault(description, {})
+        if attached_as not in known:
+            known[attached_as] = table_info(_entry(table, description, attached_as, None)).serialize()
+        return known[attached_as]
 
     def flights(self, headers: CallHeaders, criteria: bytes) -> Iterator[flight.FlightInfo]:
         """One schema's tables for a client that loads lazily, else every table whose name holds the criteria."""
@@ -126,11 +135,6 @@ def _entry(table: Readable, description: Description, attached_as: str, catalog:
         rows=description.size.rows,
         bytes=description.size.bytes,
     )
-
-
-def _entry_bytes(table: Readable, description: Description, attached_as: str) -> bytes:
-    info: bytes = table_info(_entry(table, description, attached_as, None)).serialize()
-    return info
 
 
 def _metadata(target: Target, attached_as: str) -> bytes:

@@ -24,7 +24,11 @@ def statistics_reply(scans: Scans, headers: CallHeaders, request: StatisticsRequ
         raise NotFoundError(f"table '{target.table.name}' has no column '{request.column[:60]}'")
     if not isinstance(target.snapshot, WithStatistics):
         raise UnsupportedError(f"table '{target.table.name}' has no statistics")
-    known = target.snapshot.statistics(request.column) if request.column in target.snapshot.shape.names else ColumnStatistics()
+    known = (
+        target.snapshot.statistics(request.column)
+        if request.column in target.snapshot.shape.names
+        else ColumnStatistics()
+    )
     return encode_statistics(target.shape.field(index).type, known)
 
 

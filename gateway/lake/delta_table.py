@@ -64,7 +64,9 @@ class DeltaSnapshot:
 class DeltaTable:
     """Thread-safe: the snapshots have their own lock, `_lock` guards the description."""
 
-    def __init__(self, name: TableName, folder: Folder, readers: Readers, rowid_column: str, *, statistics: bool) -> None:
+    def __init__(
+        self, name: TableName, folder: Folder, readers: Readers, rowid_column: str, *, statistics: bool
+    ) -> None:
         self._name = name
         self._log = folder.child(LOG)
         self._snapshots = Snapshots(str(name), folder, rowid_column)

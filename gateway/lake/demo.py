@@ -11,8 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gateway.errors import RequestError
-from gateway.lake.spark import Profile, Spark
+import structlog
+
+from gateway.errors import GatewayError, InternalError, RequestError
+from gateway.lake.spark import Profile, Spark, table_at
+
+log = structlog.get_logger(__name__)
 
 SCHEMA = "demo"
 ORDERS = 100_000
@@ -42,27 +46,46 @@ def make_demo(spark: Spark, warehouse: Path, rowid_column: str, report: Callable
                 report(f"{SCHEMA}.{name}")
                 make(session, str(staging / name), rowid_column)
         staging.rename(warehouse / SCHEMA)
+    except GatewayError:
+        raise
+    except Exception as error:  # Spark's own, or the disk's
+        log.error("demo_failed", error=type(error).__name__, detail=str(error)[:500])
+        raise InternalError("Spark could not make them; see the gateway's log") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
 
 def _customers(session: Any, path: str, rowid: str) -> None:
-    _create(session, path, "People and companies that order", f"""
+    _create(
+        session,
+        path,
+        "People and companies that order",
+        f"""
         {rowid} BIGINT,
         customer_id BIGINT NOT NULL COMMENT 'Key',
         name STRING NOT NULL,
         country STRING COMMENT 'ISO 3166 code',
         since DATE,
-        vip BOOLEAN DEFAULT false""")
-    _fill(session, path, f"""
+        vip BOOLEAN DEFAULT false""",
+    )
+    _fill(
+        session,
+        path,
+        f"""
         SELECT id AS {rowid}, id + 1 AS customer_id, concat('Customer ', id + 1) AS name,
                element_at(array('DE', 'FR', 'JP', 'BR', 'US', 'KE'), cast(id % 6 AS INT) + 1) AS country,
                date_add(DATE'2015-01-01', cast(id * 3 % 3650 AS INT)) AS since, id % 50 = 0 AS vip
-        FROM range(1000)""", 999)
+        FROM range(1000)""",
+        999,
+    )
 
 
 def _orders(session: Any, path: str, rowid: str) -> None:
-    _create(session, path, "One line per order", f"""
+    _create(
+        session,
+        path,
+        "One line per order",
+        f"""
         {rowid} BIGINT,
         order_id BIGINT NOT NULL COMMENT 'Key',
         customer_id BIGINT NOT NULL,
@@ -70,46 +93,62 @@ def _orders(session: Any, path: str, rowid: str) -> None:
         status STRING,
         amount DECIMAL(12, 2) COMMENT 'In EUR',
         discount DOUBLE,
-        note STRING COMMENT 'Mostly empty'""")
-    session.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT amount_not_negative CHECK (amount >= 0)")
-    _fill(session, path, f"""
+        note STRING COMMENT 'Mostly empty'""",
+    )
+    session.sql(f"ALTER TABLE {table_at(path)} ADD CONSTRAINT amount_not_negative CHECK (amount >= 0)")
+    _fill(
+        session,
+        path,
+        f"""
         SELECT id AS {rowid}, id + 1 AS order_id, id * 7919 % 1000 + 1 AS customer_id,
                timestamp_seconds(1672531200 + id * 631) AS ordered_at,
                element_at(array('new', 'paid', 'shipped', 'returned'), cast(id * 31 % 4 AS INT) + 1) AS status,
                cast(cast(id * 104729 % 5000000 AS DECIMAL(20, 2)) / 100 AS DECIMAL(12, 2)) AS amount,
-               CASE WHEN id % 10 = 0 THEN 0.1 END AS discount,
+               CASE WHEN id % 10 = 0 THEN 0.1D END AS discount,
                CASE WHEN id % 97 = 0 THEN concat('Gift for customer ', id % 1000) END AS note
-        FROM range(0, {ORDERS}, 1, 4)""", ORDERS - 1)
+        FROM range(0, {ORDERS}, 1, 4)""",
+        ORDERS - 1,
+    )
 
 
 def _events(session: Any, path: str, rowid: str) -> None:
-    _create(session, path, "What happened, by day; has versions and deleted rows to look at", f"""
+    _create(
+        session,
+        path,
+        "What happened, by day; has versions and deleted rows to look at",
+        f"""
         {rowid} BIGINT,
         event_id BIGINT NOT NULL,
         kind STRING NOT NULL,
         at TIMESTAMP_NTZ,
         tags ARRAY<STRING>,
         payload STRUCT<page: STRING, ms: INT>,
-        day DATE""", "PARTITIONED BY (day)")
+        day DATE""",
+        "PARTITIONED BY (day)",
+    )
     for day in range(3):
         first = day * 2000
-        _fill(session, path, f"""
+        _fill(
+            session,
+            path,
+            f"""
             SELECT id + {first} AS {rowid}, id + {first} AS event_id,
                    element_at(array('view', 'click', 'buy'), cast(id % 3 AS INT) + 1) AS kind,
                    TIMESTAMP_NTZ'2024-03-01 00:00:00' + make_dt_interval({day}, 0, 0, id * 40) AS at,
                    array(concat('t', id % 5), 'web') AS tags,
                    named_struct('page', concat('/p/', id % 20), 'ms', cast(id % 700 AS INT)) AS payload,
                    date_add(DATE'2024-03-01', {day}) AS day
-            FROM range(0, 2000, 1, 1)""", first + 1999)
-    session.sql(f"DELETE FROM delta.`{path}` WHERE event_id % 100 = 7")
+            FROM range(0, 2000, 1, 1)""",
+            first + 1999,
+        )
+    session.sql(f"DELETE FROM {table_at(path)} WHERE event_id % 100 = 7")
 
 
 def _create(session: Any, path: str, comment: str, columns: str, partitioning: str = "") -> None:
     properties = {**_PROPERTIES, "delta.feature.allowColumnDefaults": "supported"}
     listed = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
-    session.sql(
-        f"CREATE TABLE delta.`{path}` ({columns}) USING delta {partitioning} COMMENT '{comment}' TBLPROPERTIES ({listed})"
-    )
+    table = f"CREATE TABLE {table_at(path)} ({columns}) USING delta {partitioning}"
+    session.sql(f"{table} COMMENT '{comment}' TBLPROPERTIES ({listed})")
 
 
 def _fill(session: Any, path: str, query: str, mark: int) -> None:

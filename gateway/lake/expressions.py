@@ -25,7 +25,7 @@ class _Named(Protocol):
 
 # Nothing here can fail, depend on a time zone, or compare differently; division is out, since Spark's and
 # DuckDB's differ, and so is LIKE, whose escape rules do.
-_SAME_IN_BOTH: tuple[type[exp.Expression], ...] = (
+_SAME_IN_BOTH: tuple[type[exp.Expr], ...] = (
     exp.Column,
     exp.Identifier,
     exp.Literal,
@@ -72,7 +72,7 @@ def to_duckdb(expression: str, columns: Sequence[_Named]) -> str | None:
     return tree.sql(dialect="duckdb")
 
 
-def _is_portable(tree: exp.Expression, names: set[str]) -> bool:
+def _is_portable(tree: exp.Expr, names: set[str]) -> bool:
     return all(
         isinstance(node, _SAME_IN_BOTH)
         and not (isinstance(node, exp.Column) and (node.table or fold(node.name) not in names))

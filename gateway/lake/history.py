@@ -60,7 +60,9 @@ def version_at_time(log: Folder, configuration: Mapping[str, str], moment: datet
     if earliest is None:
         return last
     since = datetime.fromtimestamp(earliest / 1000, UTC)
-    raise NotFoundError(f"no version is as old as {moment:%Y-%m-%d %H:%M:%S}; the first is of {since:%Y-%m-%d %H:%M:%S} UTC")
+    raise NotFoundError(
+        f"no version is as old as {moment:%Y-%m-%d %H:%M:%S}; the first is of {since:%Y-%m-%d %H:%M:%S} UTC"
+    )
 
 
 def parse_moment(text: str) -> datetime:

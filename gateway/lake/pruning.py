@@ -98,7 +98,7 @@ def _any_in_range(snapshot: LogSnapshot, target: Target, values: tuple[StoredVal
     low, high = bounds
     spans = [(value, value) for value in values]
     if len(values) > _MANY_VALUES:
-        spans = [(min(values), max(values))]  # type: ignore[type-var]
+        spans = [(min(values), max(values))]
     return reduce(
         pc.or_kleene,
         (pc.and_kleene(pc.less_equal(low, last), pc.greater_equal(high, first)) for first, last in spans),

@@ -26,6 +26,7 @@ from gateway.lake.pushdown_datafusion import DataFusion
 from gateway.lake.pushdown_operands import Binding, Bindings
 from gateway.lake.pushdown_rules import OutOfStepsError, Rules
 from gateway.lake.pushdown_spark import Spark
+from gateway.lake.pushdown_statistics import guarded
 from gateway.wire.filter_tree import Expression
 
 __all__ = ["Binding", "Bindings", "Translation", "to_datafusion", "to_spark"]
@@ -73,7 +74,7 @@ def _translate(engine: Engine[P], conjuncts: Sequence[Expression], bindings: Bin
     rules, room, parts = Rules(bindings), MOST, []
     for conjunct in conjuncts:
         try:
-            condition = rules.holds(conjunct, True)
+            condition = guarded(rules.holds(conjunct, True))
             size = size_of(condition)
         except (OutOfStepsError, RecursionError):
             continue

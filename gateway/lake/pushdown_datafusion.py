@@ -36,7 +36,7 @@ def _quote_text(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def render_literal(value: StoredValue, type_: pa.DataType) -> str | None:  # noqa: PLR0911 (one per type)
+def render_literal(value: StoredValue, type_: pa.DataType) -> str | None:
     """A literal of exactly this type, or None if there is no such text."""
     if isinstance(value, bool):
         return "TRUE" if value else "FALSE"

@@ -165,7 +165,7 @@ def _stored_as(declared: ValueType, stored: pa.DataType) -> tuple[Family, Fracti
     if family is Family.NUMBER and _is_whole(stored):
         fits = units == 1
     elif family is Family.NUMBER:
-        fits = pa.types.is_decimal128(stored) and units == 10**stored.scale
+        fits = bool(pa.types.is_decimal128(stored) and units == 10**stored.scale)
     elif family in (Family.CALENDAR, Family.INSTANT) and pa.types.is_timestamp(stored):
         fits = declared.id is not TypeId.DATE and (stored.tz is not None) == (family is Family.INSTANT)
         units = Fraction(_PER_SECOND[stored.unit])
@@ -180,13 +180,13 @@ def _stored_as(declared: ValueType, stored: pa.DataType) -> tuple[Family, Fracti
 
 
 def _is_whole(stored: pa.DataType) -> bool:
-    return pa.types.is_signed_integer(stored) or (pa.types.is_decimal128(stored) and stored.scale == 0)
+    return bool(pa.types.is_signed_integer(stored) or (pa.types.is_decimal128(stored) and stored.scale == 0))
 
 
 def _fits_plainly(declared: ValueType, family: Family, stored: pa.DataType) -> bool:
     types = pa.types
     if family is Family.FLOAT:
-        return bool((types.is_float32 if declared.id is TypeId.FLOAT else types.is_float64)(stored))
+        return bool(types.is_float32(stored) if declared.id is TypeId.FLOAT else types.is_float64(stored))
     tests = {
         Family.TEXT: (types.is_string, types.is_large_string, types.is_string_view),
         Family.BYTES: (types.is_binary, types.is_large_binary, types.is_binary_view),
@@ -195,7 +195,7 @@ def _fits_plainly(declared: ValueType, family: Family, stored: pa.DataType) -> b
     return any(bool(test(stored)) for test in tests.get(family, ()))
 
 
-def _cast(field: Field, source: ValueType, type_: ValueType) -> Field | None:  # noqa: PLR0911 (one per rule)
+def _cast(field: Field, source: ValueType, type_: ValueType) -> Field | None:
     """A column under one more cast. A cast that may fail is as good as none: if it fails, so does the query."""
     family, units = family_of(type_)
     if field.family is Family.OTHER or field.whole_days or field.precision is not None:
@@ -230,7 +230,7 @@ def _cast_constant(constant: Constant, type_: ValueType) -> Constant | None:
 
 def number_of(constant: Constant) -> Fraction:
     """A constant that counts units, in base units."""
-    assert isinstance(constant.value, int)  # noqa: S101 (its family says so, and the tree was validated)
+    assert isinstance(constant.value, int)
     return constant.value / family_of(constant.type)[1]
 
 
@@ -241,9 +241,7 @@ def is_infinite(constant: Constant) -> bool:
     return abs(constant.value) >= (2**31 - 1 if constant.type.id is TypeId.DATE else 2**63 - 1)
 
 
-def compare_constant(  # noqa: PLR0911 (one per family)
-    field: Field, operator: Operator, constant: Constant
-) -> Condition:
+def compare_constant(field: Field, operator: Operator, constant: Constant) -> Condition:
     """A column against a constant that is not NULL, by one of the six comparisons."""
     value, family = constant.value, family_of(constant.type)[0]
     if field.precision is not None and isinstance(value, float):
@@ -329,9 +327,7 @@ def _compare_rounded(field: Field, operator: Operator, value: float) -> Conditio
             return at_least
 
 
-def _compare_float(  # noqa: PLR0911 (one per operator)
-    target: Target, operator: Operator, value: float
-) -> Condition:
+def _compare_float(target: Target, operator: Operator, value: float) -> Condition:
     """A float column. DuckDB: NaN is one value above all others, and -0.0 is 0.0.
 
     Engines may order -0.0 before 0.0 and a NaN with a sign below everything, and file

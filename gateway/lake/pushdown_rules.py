@@ -100,7 +100,7 @@ class Rules:
         if self._steps < 0:
             raise OutOfStepsError
 
-    def holds(self, expression: Expression, truth: bool) -> Condition:  # noqa: PLR0911 (one per kind of node)
+    def holds(self, expression: Expression, truth: bool) -> Condition:
         """A condition that is true wherever the expression is `truth`."""
         self._step()
         match expression:
@@ -210,9 +210,7 @@ class Rules:
             case _:
                 return ALWAYS
 
-    def _compare_operands(  # noqa: PLR0911 (one per pair of operands)
-        self, left: Expression, operator: Operator, right: Expression
-    ) -> Condition:
+    def _compare_operands(self, left: Expression, operator: Operator, right: Expression) -> Condition:
         match operand_of(left, self._bindings), operand_of(right, self._bindings):
             case (Constant(_, None), _) | (_, Constant(_, None)):
                 return NEVER

@@ -29,7 +29,7 @@ MOST_ITEMS = 500
 """A literal costs half a millisecond on its way to the JVM; longer lists become their range."""
 
 
-def literal(value: StoredValue, type_: pa.DataType) -> Column | None:  # noqa: PLR0911 (one per type)
+def literal(value: StoredValue, type_: pa.DataType) -> Column | None:
     """A literal of exactly this type, or None if Spark has none; the casts fold away when the query is planned."""
     if isinstance(value, bool | str):
         return F.lit(value)

@@ -60,7 +60,8 @@ class Readers:
         if route.engine == "spark":
             return SparkStream(self._spark, snapshot, projection, request, bindings, self._settings, report)
         pieces = cut(snapshot, files, request.slice, self._settings.piece_bytes, at_most=10_000)
-        return DirectStream(snapshot, projection, _direct_query(request, projection, bindings, report), pieces, self._settings, report)
+        query = _direct_query(request, projection, bindings, report)
+        return DirectStream(snapshot, projection, query, pieces, self._settings, report)
 
 
 def bindings_of(schema: TableSchema, shape: pa.Schema) -> Bindings:
@@ -91,7 +92,7 @@ def _direct_query(request: ScanRequest, projection: Projection, bindings: Bindin
     report.filters_pushed, report.filters_dropped = translation.pushed, translation.dropped
     # With nothing to read the engine still counts rows, from the files' footers alone.
     columns = ", ".join(quote_identifier(column.name) for column in projection.reads) or "1"
-    return _Query(f"SELECT {columns} FROM {TABLE}", translation.predicate)
+    return _Query(f"SELECT {columns} FROM {TABLE}", translation.predicate)  # noqa: S608 - quoted names
 
 
 class DirectStream:
@@ -134,31 +135,27 @@ class DirectStream:
             self._reader = None
 
     def _start(self, sql: str) -> None:
-        self._check_open()
+        if self._closed:
+            raise CancelledError("the scan was cancelled")
         with self._explained():
             reader = self._snapshot.query(sql, self._batch_rows())
         with self._lock:
-            if not self._closed:
-                self._reader = reader
+            if self._closed:
+                raise CancelledError("the scan was cancelled")
+            self._reader = reader
 
     def _next(self) -> pa.RecordBatch | None:
-        with self._lock:
-            reader = self._reader
-        if reader is None:
-            self._check_open()
         while True:
+            reader = self._reader  # held only while it reads: `close` drops the other reference
+            if reader is None:
+                raise CancelledError("the scan was cancelled")
             with self._explained():
                 try:
                     batch = reader.read_next_batch()
                 except StopIteration:
                     return None
-            self._check_open()
             if batch.num_rows:
                 return batch
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise CancelledError("the scan was cancelled")
 
     def _batch_rows(self) -> int:
         fitting = self._settings.batch_bytes // row_bytes(self._projection)

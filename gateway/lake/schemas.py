@@ -22,7 +22,9 @@ from gateway.wire.packing import pack
 
 ROWID = "rowid"
 _CONSTRAINT_PREFIX = "delta.constraints."
-_VARIANT = pa.struct([pa.field("metadata", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)])
+_VARIANT = pa.struct(
+    [pa.field("metadata", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)]
+)
 
 _PRIMITIVES: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -150,5 +152,7 @@ def _nested_type(column: str, delta: dict[str, Any]) -> pa.DataType:
             value = pa.field("value", _arrow_type(column, delta["valueType"]), delta["valueContainsNull"])
             return pa.map_(pa.field("key", _arrow_type(column, delta["keyType"]), nullable=False), value)
         case "struct" if delta["fields"]:
-            return pa.struct([pa.field(f["name"], _arrow_type(column, f["type"]), f["nullable"]) for f in delta["fields"]])
+            return pa.struct(
+                [pa.field(f["name"], _arrow_type(column, f["type"]), f["nullable"]) for f in delta["fields"]]
+            )
     raise UnsupportedError(f"column '{column}' has a nested type that cannot be shown to clients")

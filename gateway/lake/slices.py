@@ -8,6 +8,7 @@ to be read twice. Where no column cuts well, the scan stays whole.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -119,7 +120,7 @@ def _cut_at(column: str, boundaries: Sequence[Bound], within: Slice | None) -> l
     low, high = (None, None) if within is None else (within.low, within.high)
     inner = [b for b in boundaries if (low is None or b > low) and (high is None or b < high)]  # type: ignore[operator]
     edges = [low, *inner, high]
-    return [Slice(column, start, end) for start, end in zip(edges, edges[1:], strict=False)]
+    return [Slice(column, start, end) for start, end in itertools.pairwise(edges)]
 
 
 def _bytes_of(files: Sequence[_FileRange], part: Slice) -> int:

@@ -79,7 +79,6 @@ class Spark:
         self._root: Any = None
         self._idle: dict[Profile, list[Any]] = {profile: [] for profile in Profile}
         self._stop = threading.Event()
-        self._ready = threading.Event()
         self._thread: threading.Thread | None = None
 
     @property
@@ -99,12 +98,19 @@ class Spark:
         self._thread = threading.Thread(target=self._keep_running, name="spark", daemon=True)
         self._thread.start()
 
+    def is_ready(self) -> bool:
+        """True once sessions can be had; UnavailableError when Spark cannot start."""
+        if self._state not in (State.STARTING, State.READY):
+            raise UnavailableError(self._reason)
+        return self._state is State.READY
+
     def wait_ready(self, timeout_seconds: float) -> None:
-        """Wait until Spark is ready; UnavailableError when it cannot be."""
+        """Wait until Spark is ready; UnavailableError when it cannot be, or not in time."""
         deadline = time.monotonic() + timeout_seconds
-        while not self._ready.wait(0.1):
-            if self._state not in (State.STARTING,) or time.monotonic() > deadline:
-                raise UnavailableError(self._reason or "Spark is not ready")
+        while not self.is_ready():
+            if time.monotonic() > deadline:
+                raise UnavailableError(self._reason)
+            time.sleep(0.05)
 
     @contextlib.contextmanager
     def session(self, profile: Profile) -> Iterator[Any]:
@@ -150,7 +156,6 @@ class Spark:
                     return
                 self._root = root
                 self._become(State.READY, "")
-            self._ready.set()
             log.info("spark_ready")
             if self._settings.warm_up:
                 self._warm_up()
@@ -170,7 +175,6 @@ class Spark:
         """Return when the JVM is gone, or when the gateway stops."""
         while not self._stop.wait(self._settings.check_seconds):
             if not _is_alive(root):
-                self._ready.clear()
                 with self._lock:
                     self._root = None
                     self._idle = {profile: [] for profile in Profile}
@@ -204,6 +208,16 @@ class Spark:
             log.warning("spark_warm_up_failed", error=type(error).__name__)
             return
         log.info("spark_warmed_up", seconds=round(time.monotonic() - started, 1))
+
+
+def quoted(name: str) -> str:
+    """A name as Spark SQL and `functions.col` read it, whatever is in it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def table_at(location: str) -> str:
+    """A Delta table by its place, as Spark SQL names it."""
+    return f"delta.{quoted(location)}"
 
 
 def _new_session(root: Any, profile: Profile) -> Any:

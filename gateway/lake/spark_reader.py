@@ -22,7 +22,7 @@ from gateway.lake.pushdown import Bindings, to_spark
 from gateway.lake.pushdown_spark import Spark as SparkWords
 from gateway.lake.slices import slice_predicate
 from gateway.lake.snapshots import LogSnapshot
-from gateway.lake.spark import Profile, Spark, State
+from gateway.lake.spark import Profile, Spark, State, quoted
 from gateway.settings import ScanSettings
 
 
@@ -114,11 +114,9 @@ class SparkStream:
         except Exception as error:  # py4j, sockets and Spark each raise their own
             if self._closed:
                 raise CancelledError("the scan was cancelled") from error
-            raise InternalError(f"table '{self._snapshot.table}': Spark cannot read version {self._snapshot.version}") from error
-
-
-def quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+            raise InternalError(
+                f"table '{self._snapshot.table}': Spark cannot read version {self._snapshot.version}"
+            ) from error
 
 
 def _arrow_schema(frame: Any) -> pa.Schema:

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 import yaml
@@ -23,6 +23,9 @@ from gateway import __version__
 from gateway.errors import GatewayError, RequestError
 from gateway.settings import Settings, load_settings
 from gateway.telemetry.logging import configure_logging
+
+if TYPE_CHECKING:
+    from gateway.ops.assembly import Lake
 
 app = typer.Typer(
     help="Delta Lake behind one Arrow Flight address, for DuckDB's Airport extension.",
@@ -35,7 +38,9 @@ err = Console(stderr=True)
 
 ConfigOption = Annotated[
     Path | None,
-    typer.Option("--config", "-c", envvar="DELTAPORT_CONFIG", help="Settings file; without one, the defaults are used."),
+    typer.Option(
+        "--config", "-c", envvar="DELTAPORT_CONFIG", help="Settings file; without one, the defaults are used."
+    ),
 ]
 
 
@@ -63,7 +68,9 @@ def _settings(config: Path | None) -> Settings:
 @app.command()
 def serve(
     config: ConfigOption = None,
-    demo: Annotated[bool, typer.Option("--demo", help="Make a small demo schema in the default warehouse first.")] = False,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Make a small demo schema in the default warehouse first.")
+    ] = False,
 ) -> None:
     """Run the gateway until SIGTERM or Ctrl-C."""
     from gateway.ops.lifecycle import Gateway
@@ -78,7 +85,7 @@ def serve(
     _say_where(gateway.location, gateway.http_address, settings)
     try:
         if demo:
-            _make_demo(gateway, settings, wanted)
+            _make_demo(gateway.service.lake, settings, wanted)
         _say_attach(gateway.location, settings)
         wanted.wait()
         out.print("Stopping: waiting for running calls. Once more to end them.")
@@ -108,32 +115,27 @@ def _say_where(location: str, http: str, settings: Settings) -> None:
 def _say_attach(location: str, settings: Settings) -> None:
     name = next((name for name, part in settings.catalogs.items() if part.default), next(iter(settings.catalogs)))
     address = settings.flight.advertised or location
-    out.print("Ready. In DuckDB:")
+    out.print("In DuckDB:")
     out.print("  INSTALL airport FROM community; LOAD airport;", highlight=False)
     out.print(f"  ATTACH '{name}' (TYPE airport, LOCATION '{address}');", highlight=False, soft_wrap=True)
 
 
-def _make_demo(gateway: object, settings: Settings, wanted: threading.Event) -> None:
+def _make_demo(lake: Lake, settings: Settings, stopping: threading.Event) -> None:
+    """Make the demo tables unless they are there; a failure is said, and the gateway serves what it has."""
     from gateway.lake.demo import has_demo, make_demo
-    from gateway.ops.lifecycle import Gateway
 
-    assert isinstance(gateway, Gateway)
     name, warehouse = _demo_warehouse(settings)
     if has_demo(warehouse):
         return
-    with _progress("Starting Spark to make the demo tables") as report:
-        spark = gateway.service.lake.spark
-        while not wanted.is_set():
-            try:
-                spark.wait_ready(1)
-                break
-            except GatewayError:
-                if spark.state.value not in ("starting", "failed") or spark.state.value == "failed":
-                    raise
-        else:
-            return
-        make_demo(spark, warehouse, settings.rowids.column, lambda table: report(f"Making {table}"))
-    gateway.service.lake.catalogs.get(name).refresh()
+    try:
+        with _progress("Starting Spark to make the demo tables") as report:
+            while not lake.spark.is_ready():
+                if stopping.wait(0.1):
+                    return
+            make_demo(lake.spark, warehouse, settings.rowids.column, lambda table: report(f"Making {table}"))
+        lake.catalogs.get(name).refresh()
+    except GatewayError as error:
+        err.print(f"No demo tables: {error.message}", style="red", markup=False, highlight=False)
 
 
 def _demo_warehouse(settings: Settings) -> tuple[str, Path]:

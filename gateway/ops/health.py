@@ -41,7 +41,7 @@ def _handler(readiness: Readiness, before_metrics: Callable[[], None]) -> type[B
         sys_version = ""
         timeout = 10  # a client that sends nothing does not keep a thread
 
-        def do_GET(self) -> None:  # noqa: N802 - the name http.server calls
+        def do_GET(self) -> None:
             match self.path.split("?", 1)[0]:
                 case "/livez":
                     self._send(200, "text/plain; charset=utf-8", b"alive\n")

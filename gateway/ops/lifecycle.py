@@ -97,7 +97,9 @@ class Gateway:
                 except GatewayError as error:
                     log.warning("catalog_refresh_failed", catalog=catalog.name, reason=error.message)
                 except Exception as error:  # the next round may work
-                    log.error("catalog_refresh_failed", catalog=catalog.name, error=type(error).__name__, exc_info=error)
+                    log.error(
+                        "catalog_refresh_failed", catalog=catalog.name, error=type(error).__name__, exc_info=error
+                    )
             if self._stop.wait(self._settings.discovery.refresh_seconds):
                 return
 

@@ -69,7 +69,7 @@ def _defect() -> MalformedFilterError:
     return MalformedFilterError("the packed filter is damaged")
 
 
-def _pack(node: Expression) -> list[Any]:  # noqa: PLR0911 (one per kind of node)
+def _pack(node: Expression) -> list[Any]:
     match node:
         case Column(name, type_, path):
             return [_COLUMN, name, _pack_type(type_), *path]
@@ -168,9 +168,7 @@ def _unpack_not(parts: tuple[Any, ...], depth: int) -> Not:
 
 def _unpack_between(parts: tuple[Any, ...], depth: int) -> Between:
     low, high, needle, lower, upper = parts
-    return Between(
-        _unpack(needle, depth), _unpack(lower, depth), _unpack(upper, depth), _truth(low), _truth(high)
-    )
+    return Between(_unpack(needle, depth), _unpack(lower, depth), _unpack(upper, depth), _truth(low), _truth(high))
 
 
 def _unpack_in(parts: tuple[Any, ...], depth: int) -> In:

@@ -228,9 +228,7 @@ class _Parser:
     def _comparison(self, node: dict[str, Any], depth: int) -> Comparison:
         operator = _COMPARISONS[node["type"]]
         if "left" in node:
-            return Comparison(
-                operator, self.expression(node["left"], depth), self.expression(node.get("right"), depth)
-            )
+            return Comparison(operator, self.expression(node["left"], depth), self.expression(node.get("right"), depth))
         parts = self._children(node, depth)
         if len(parts) != 2:
             raise _UnknownNodeError
@@ -271,7 +269,7 @@ class _Parser:
     def _function(self, node: dict[str, Any], depth: int) -> Expression:
         name = _system_function(node)
         arguments = self._children(node, depth)
-        if name == "struct_extract":
+        if name in ("struct_extract", "array_extract"):
             return _member(arguments, _type(node.get("return_type")))
         if name not in _FUNCTIONS:
             raise _UnknownNodeError
@@ -357,7 +355,7 @@ def _constant(node: Any, inherited_type: Any, depth: int) -> Constant:
     return Constant(type_, value)
 
 
-def _value(type_: ValueType, type_node: Any, raw: Any, depth: int) -> Value:  # noqa: PLR0911 (one per type)
+def _value(type_: ValueType, type_node: Any, raw: Any, depth: int) -> Value:
     match type_.id:
         case TypeId.HUGEINT | TypeId.UHUGEINT | TypeId.DECIMAL if isinstance(raw, dict):
             return _wide(raw)

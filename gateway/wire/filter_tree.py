@@ -186,7 +186,7 @@ class Case:
 Expression: TypeAlias = Column | Constant | Comparison | And | Or | Not | Between | In | IsNull | Cast | Call | Case
 
 
-def children_of(node: Expression) -> tuple[Expression, ...]:  # noqa: PLR0911 (one per kind of node)
+def children_of(node: Expression) -> tuple[Expression, ...]:
     """The direct parts of a node, in order."""
     match node:
         case Column() | Constant():
@@ -259,7 +259,7 @@ def is_text(value: object) -> bool:
     return True
 
 
-def is_value(type_: ValueType, value: object) -> bool:  # noqa: PLR0911 (one per type)
+def is_value(type_: ValueType, value: object) -> bool:
     """Whether a constant of this type may hold this value."""
     if value is None:
         return True

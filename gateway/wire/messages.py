@@ -62,7 +62,9 @@ class FlightInfoRequest:
     def decode(cls, action: str, body: bytes) -> FlightInfoRequest:
         fields = Fields.unpack(action, body)
         return cls(
-            decode_descriptor(action, fields.binary("descriptor")), fields.text("at_unit", ""), fields.text("at_value", "")
+            decode_descriptor(action, fields.binary("descriptor")),
+            fields.text("at_unit", ""),
+            fields.text("at_value", ""),
         )
 
 

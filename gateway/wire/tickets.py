@@ -76,8 +76,12 @@ def decode_ticket(raw: bytes) -> ScanTicket:
         raise MalformedTicketError("the ticket is not of this gateway's version; run the statement again")
     if not (_texts(names) and len(names) == 4 and type(version) is int and 0 <= version < 2**63 and _texts(columns)):
         raise MalformedTicketError("the ticket is malformed")
+    catalog, schema, table, identity = names
     return ScanTicket(
-        *names,
+        catalog=catalog,
+        schema=schema,
+        table=table,
+        identity=identity,
         version=version,
         shape=decode_schema(shape),
         columns=frozenset(columns),

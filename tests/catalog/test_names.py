@@ -7,7 +7,21 @@ from hypothesis import strategies as st
 from gateway.catalog.names import TableName, check_name, fold, is_name, parse_qualified
 from gateway.errors import RequestError
 
-GOOD = ["orders", "Orders 2024", "größe", "注文", "a-b", "a.b", "100%", "o'clock", 'quo"ted', "😀", "x" * 255, "select", "a;b"]
+GOOD = [
+    "orders",
+    "Orders 2024",
+    "größe",
+    "注文",
+    "a-b",
+    "a.b",
+    "100%",
+    "o'clock",
+    'quo"ted',
+    "😀",
+    "x" * 255,
+    "select",
+    "a;b",
+]
 BAD = [
     "", ".", "..", ".hidden", "_delta_log", "a/b", "../x", "a\\b", "a\0b", "a\nb", "a\x7fb", " a", "a ", "x" * 256,
     "é" * 128, "a\u202eb", "a\u2028b", "\ud800", "\u200b",

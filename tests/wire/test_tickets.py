@@ -20,7 +20,9 @@ from gateway.wire.tickets import (
     stamp_of,
 )
 
-SHAPE = pa.schema([pa.field("k", pa.int64(), nullable=False), pa.field("v", pa.string_view(), metadata={"comment": "c"})])
+SHAPE = pa.schema(
+    [pa.field("k", pa.int64(), nullable=False), pa.field("v", pa.string_view(), metadata={"comment": "c"})]
+)
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 INTS = st.integers(-(2**63) + 1, 2**63 - 1)
 SLICES = st.one_of(
@@ -85,7 +87,9 @@ def test_each_field_of_a_ticket_is_checked(position: int, value: object) -> None
 
 
 @given(NAMES, NAMES, st.none() | NAMES, st.none() | st.builds(SchemaStamp, st.integers(0, 10**17), st.just("abc123")))
-def test_a_path_comes_back_as_it_went_out(schema: str, table: str, catalog: str | None, stamp: SchemaStamp | None) -> None:
+def test_a_path_comes_back_as_it_went_out(
+    schema: str, table: str, catalog: str | None, stamp: SchemaStamp | None
+) -> None:
     if any(part and part.startswith(".") for part in (schema, table, catalog)):
         return  # not a name
     path = TablePath(schema, table, catalog, stamp)
