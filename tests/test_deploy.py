@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import tomllib
 from fnmatch import fnmatch
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -252,6 +253,21 @@ def test_the_packages_of_the_image_come_with_hashes() -> None:
     installs = [command for command in commands if re.search(r"\bpip\b.* install ", command)]
     assert installs
     assert all("--require-hashes" in command or "--no-index" in command for command in installs)
+
+
+def test_the_image_installs_the_whole_build_backend_from_the_lock() -> None:
+    listed = re.search(r"keep = /\^\(([^)]+)\)==/", read("Dockerfile"))
+    assert listed is not None
+    needed, unseen = set[str](), ["hatchling"]
+    while unseen:
+        needed.add(name := unseen.pop())
+        for line in metadata.requires(name) or []:
+            requirement = Requirement(line)
+            applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+            if applies and requirement.name not in needed:
+                unseen.append(requirement.name)
+    assert set(listed[1].split("|")) == needed
+    assert needed <= locked("requirements-dev.lock").keys()
 
 
 def test_the_version_is_the_same_everywhere() -> None:

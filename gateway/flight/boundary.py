@@ -56,20 +56,19 @@ def to_flight(error: BaseException, path: Path) -> Exception:
     known = error if isinstance(error, GatewayError) else _unexpected(error)
     if isinstance(known, InternalError) and isinstance(error, GatewayError):
         log.error("internal_error", error=known.message, cause=_cause(error))
-    if isinstance(known, CancelledError):
-        return _flight(flight.FlightCancelledError, known.message)
     if isinstance(known, DeniedError):
         return _typed(flight.FlightUnauthorizedError, known, path)
     if path is Path.ACTION:
         return ActionError(known.message)
-    if isinstance(known, UnavailableError):
+    # A scan that the gateway ended is told as "unavailable": pyarrow clients turn CANCELLED into a KeyboardInterrupt.
+    if isinstance(known, UnavailableError | CancelledError):
         return _typed(flight.FlightUnavailableError, known, path)
     return _typed(flight.FlightServerError, known, path)
 
 
 def _typed(kind: type[Exception], error: GatewayError, path: Path) -> Exception:
     if path is Path.ACTION:
-        return _flight(kind, error.message)
+        return kind(error.message)
     details = pack({"exception_type": _sql_class(error), "message": error.message})
     return kind(error.message, details)
 
@@ -81,10 +80,6 @@ def _sql_class(error: GatewayError) -> str:
     if isinstance(error, DeniedError):
         return "PermissionException"
     return "InvalidInputException"
-
-
-def _flight(kind: type[Exception], message: str) -> Exception:
-    return kind(message)
 
 
 def _unexpected(error: BaseException) -> InternalError:

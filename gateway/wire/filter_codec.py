@@ -6,6 +6,7 @@ this way that a filter document could not have brought.
 """
 
 from collections.abc import Callable, Iterable
+from itertools import repeat
 from typing import Any, TypeVar
 
 import msgpack
@@ -131,7 +132,7 @@ def _unpack(node: Any, depth: int) -> Expression:
 
 
 def _unpack_all(nodes: Iterable[Any], depth: int) -> tuple[Expression, ...]:
-    return tuple([_unpack(node, depth) for node in nodes])
+    return tuple(map(_unpack, nodes, repeat(depth)))
 
 
 def _unpack_column(parts: tuple[Any, ...], _: int) -> Column:

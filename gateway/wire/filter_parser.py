@@ -13,6 +13,7 @@ import re
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 from gateway.errors import MalformedFilterError
@@ -180,7 +181,7 @@ class _Parser:
         self._depth = min(limits.depth, MAX_DEPTH)
         self._readers: dict[str, Callable[[dict[str, Any], int], Expression]] = {
             "BOUND_COLUMN_REF": self._column,
-            "VALUE_CONSTANT": lambda node, depth: _constant(node.get("value"), None, self._depth - depth),
+            "VALUE_CONSTANT": lambda node, depth: _constant(node.get("value"), None, self._depth - depth + 1),
             **dict.fromkeys(_COMPARISONS, self._comparison),
             "COMPARE_BETWEEN": self._between,
             "COMPARE_IN": self._in,
@@ -210,13 +211,14 @@ class _Parser:
         children = node.get("children")
         if not isinstance(children, list) or len(children) < least:
             raise _UnknownNodeError
-        return tuple([self.expression(child, depth) for child in children])
+        # Not a comprehension, which is a frame more on Python's stack at every level.
+        return tuple(map(self.expression, children, repeat(depth)))
 
     def _only_child(self, node: dict[str, Any], depth: int) -> Expression:
-        children = self._children(node, depth)
-        if len(children) != 1:
+        children = node.get("children")
+        if not isinstance(children, list) or len(children) != 1:
             raise _UnknownNodeError
-        return children[0]
+        return self.expression(children[0], depth)
 
     def _column(self, node: dict[str, Any], _: int) -> Column:
         binding = node.get("binding")

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from gateway.catalog.names import TableName
+from gateway.catalog.registry import Catalogs
+from gateway.errors import InternalError, NotFoundError, RequestError, UnavailableError
+from tests.doubles import MemorySource, MemoryTable, memory_catalog
+
+ROWS = pa.table({"k": [1, 2]})
+
+
+def table(schema: str, name: str) -> MemoryTable:
+    return MemoryTable(TableName("lake", schema, name), [ROWS])
+
+
+@pytest.fixture
+def source() -> MemorySource:
+    made = MemorySource()
+    made.add(table("demo", "orders"))
+    return made
+
+
+def test_tables_are_found_whatever_their_case(source: MemorySource) -> None:
+    catalog = memory_catalog(source)
+    assert catalog.table("DEMO", "Orders").name.table == "orders"
+
+
+def test_statements_never_list_the_warehouse(source: MemorySource) -> None:
+    catalog = memory_catalog(source)
+    catalog.refresh()
+    listed = source.listings
+    for _ in range(10):
+        catalog.table("demo", "orders")
+        assert catalog.version
+    assert source.listings == listed
+    assert source.probes == 0
+
+
+def test_a_table_made_since_the_last_refresh_is_found_by_one_look(source: MemorySource) -> None:
+    catalog = memory_catalog(source)
+    catalog.refresh()
+    before, listed = catalog.version, source.listings
+    source.add(table("demo", "later"))
+    assert catalog.table("demo", "LATER").name.table == "later"
+    assert catalog.version > before
+    assert source.listings == listed
+
+
+def test_unknown_names_say_what_is_missing(source: MemorySource) -> None:
+    catalog = memory_catalog(source)
+    with pytest.raises(NotFoundError, match=r"^schema 'nope' not found$"):
+        catalog.table("nope", "orders")
+    with pytest.raises(NotFoundError, match=r"^table 'demo\.nope' not found$"):
+        catalog.table("demo", "nope")
+
+
+@pytest.mark.parametrize("name", ["../etc", "a/b", "_delta_log", "x\0", ""])
+def test_a_name_that_is_no_name_never_reaches_the_source(source: MemorySource, name: str) -> None:
+    catalog = memory_catalog(source)
+    catalog.refresh()
+    with pytest.raises(RequestError):
+        catalog.table(name, "orders")
+    with pytest.raises(RequestError):
+        catalog.table("demo", name)
+    assert source.probes == 0
+
+
+def test_a_broken_table_is_left_out_and_the_rest_is_served(source: MemorySource) -> None:
+    source.found["demo", "broken"] = InternalError("its Delta log cannot be read")
+    catalog = memory_catalog(source)
+    listing = catalog.listing()
+    assert list(listing.tables) == [("demo", "orders")]
+    with pytest.raises(UnavailableError, match=r"table 'demo\.broken' cannot be read: its Delta log"):
+        catalog.table("demo", "broken")
+
+
+def test_the_version_moves_when_the_set_of_tables_changes(source: MemorySource) -> None:
+    catalog = memory_catalog(source)
+    catalog.refresh()
+    first = catalog.version
+    catalog.refresh()
+    assert catalog.version == first
+    source.add(table("demo", "new"))
+    catalog.refresh()
+    second = catalog.version
+    assert second > first
+    del source.found["demo", "new"]
+    catalog.refresh()
+    assert catalog.version > second
+
+
+def test_the_version_moves_when_a_schema_changes(source: MemorySource) -> None:
+    catalog = memory_catalog(source)
+    catalog.refresh()
+    first = catalog.version
+    found = source.found["demo", "orders"]
+    assert isinstance(found, MemoryTable)
+    found.refresh = lambda: True  # type: ignore[method-assign]
+    catalog.refresh()
+    assert catalog.version > first
+
+
+def test_an_empty_schema_is_listed(source: MemorySource) -> None:
+    source.extra_schemas = ["bare"]
+    assert list(memory_catalog(source).listing().schemas.values()) == ["bare", "demo"]
+
+
+def test_of_names_that_differ_only_in_case_one_is_served(source: MemorySource) -> None:
+    source.add(table("demo", "ORDERS"))
+    source.add(table("Demo", "other"))
+    listing = memory_catalog(source).listing()
+    assert [str(each.name) for each in listing.tables.values()] == ["demo.orders"]
+
+
+def test_a_table_found_gone_is_forgotten(source: MemorySource) -> None:
+    catalog = memory_catalog(source)
+    gone = catalog.table("demo", "orders")
+    before = catalog.version
+    del source.found["demo", "orders"]
+    catalog.forget(gone)
+    assert catalog.version > before
+    with pytest.raises(NotFoundError):
+        catalog.table("demo", "orders")
+
+
+def test_the_default_catalog_answers_for_an_empty_name(source: MemorySource) -> None:
+    catalogs = Catalogs([memory_catalog(source, "lake"), memory_catalog(source, "other")], "lake")
+    assert catalogs.get("").name == catalogs.get(None).name == "lake"
+    assert catalogs.get("OTHER").name == "other"
+    with pytest.raises(NotFoundError, match="this gateway has: lake, other"):
+        catalogs.get("nope")
+
+
+def test_without_a_default_the_names_to_choose_from_are_told(source: MemorySource) -> None:
+    with pytest.raises(NotFoundError, match="name one of: lake"):
+        Catalogs([memory_catalog(source)], None).get("")

@@ -1,0 +1,70 @@
+"""A real Flight server on a free port over in-memory tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pytest
+
+from gateway.catalog.names import TableName
+from gateway.catalog.registry import Catalogs
+from gateway.flight.actions import Actions
+from gateway.flight.browsing import Browsing
+from gateway.flight.gate import Gate
+from gateway.flight.scans import Scans
+from gateway.flight.server import FlightServer
+from gateway.flight.streams import ScanStreams
+from gateway.settings import LimitSettings, ScanSettings, TransactionSettings
+from gateway.transactions.manager import TransactionManager
+from gateway.wire.filters import FilterLimits
+from tests.airport import AirportClient
+from tests.doubles import MemorySource, MemoryTable, memory_catalog
+
+
+class MemoryService:
+    """The RPC layer over doubles, with the parts that tests look at."""
+
+    def __init__(self, scan: ScanSettings, limits: LimitSettings) -> None:
+        self.source = MemorySource()
+        self.catalog = memory_catalog(self.source)
+        self.catalogs = Catalogs([self.catalog], "lake")
+        self.transactions = TransactionManager(TransactionSettings())
+        self.streams = ScanStreams(scan)
+        self.gate = Gate()
+        scans = Scans(self.catalogs, self.transactions, self.streams, FilterLimits())
+        browsing = Browsing(self.catalogs, scans)
+        actions = Actions(self.catalogs, browsing, scans, self.transactions, limits)
+        self.server = FlightServer("grpc://127.0.0.1:0", actions, browsing, scans, self.gate)
+        self.location = f"grpc://127.0.0.1:{self.server.port}"
+
+    def add(self, schema: str, table: str, *versions: pa.Table) -> MemoryTable:
+        return self.source.add(MemoryTable(TableName("lake", schema, table), list(versions)))
+
+
+@pytest.fixture
+def start_service() -> Iterator[Callable[..., MemoryService]]:
+    running: list[MemoryService] = []
+
+    def start(limits: LimitSettings | None = None, **scan: object) -> MemoryService:
+        service = MemoryService(ScanSettings(**scan), limits or LimitSettings())
+        service.streams.start()
+        running.append(service)
+        return service
+
+    yield start
+    for service in running:
+        service.streams.close_all("the test ended")
+        service.server.shutdown()
+        service.streams.stop()
+
+
+@pytest.fixture
+def service(start_service: Callable[..., MemoryService]) -> MemoryService:
+    return start_service()
+
+
+@pytest.fixture
+def memory_client(service: MemoryService) -> Iterator[AirportClient]:
+    with AirportClient(service.location, "lake") as attached:
+        yield attached
