@@ -27,6 +27,7 @@ class Target:
     column: str
     type: pa.DataType
     path: tuple[str, ...] = ()
+    exact_statistics: bool = False
 
 
 class Constancy(Enum):

@@ -21,6 +21,7 @@ from gateway.lake.pushdown_conditions import (
     StoredValue,
     Target,
 )
+from gateway.lake.pushdown_statistics import may_be_off
 
 _INTEGERS = {pa.int8(): "TINYINT", pa.int16(): "SMALLINT", pa.int32(): "INT", pa.int64(): "BIGINT"}
 _UNITS = {"s": "Second", "ms": "Millisecond", "us": "Microsecond", "ns": "Nanosecond"}
@@ -72,6 +73,15 @@ class DataFusion:
     false = "FALSE"
 
     def leaf(self, leaf: Leaf) -> str | None:
+        said = self._say(leaf)
+        targets = (leaf.left, leaf.right) if isinstance(leaf, CompareColumns) else (leaf.target,)
+        if said is None or not any(may_be_off(target) for target in targets):
+            return said
+        # A plain condition makes DataFusion load the column's statistics, and where a file's
+        # minimum and maximum are equal it returns that value for every row, NaN or not.
+        return f"nullif({said}, FALSE)"
+
+    def _say(self, leaf: Leaf) -> str | None:
         match leaf:
             case Compare(target, operator, value):
                 literal = render_literal(value, target.type)

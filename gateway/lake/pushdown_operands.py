@@ -31,10 +31,16 @@ from gateway.wire.filter_tree import INTEGER_BOUNDS, Cast, Column, Constant, Exp
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """Where a client's column is stored: the engine's column, and the type its reader produces."""
+    """Where a client's column is stored: the engine's column, and the type its reader produces.
+
+    `exact_statistics` says that the log's minimum and maximum of this column are known to
+    be right, NaN included, as Spark writes them. It matters to floats and to decimals of
+    more than 15 digits alone: unless it is set, no file is skipped by those.
+    """
 
     column: str
     type: pa.DataType
+    exact_statistics: bool = False
 
 
 class Bindings:
@@ -148,7 +154,7 @@ def _field(column: Column, bindings: Bindings) -> Field | None:
         stored = member.type
         path.append(member.name)
     family, units = _stored_as(column.type, stored)
-    return Field(Target(binding.column, stored, tuple(path)), family, units)
+    return Field(Target(binding.column, stored, tuple(path), binding.exact_statistics), family, units)
 
 
 def _member(stored: pa.DataType, name: str) -> pa.Field | None:

@@ -1,11 +1,10 @@
 """Statistics that lie: conditions made safe against them.
 
-Engines skip files by the minimum and maximum in the Delta log, and DataFusion even
-takes a column as constant where the two are equal. delta-rs writes those of a DECIMAL
-as a double, or, without a scale, as a 64-bit integer that stops at its end. Up to 15
-digits that is exact; a literal with more is compared loosely, so that a file whose
-numbers are a little off is read all the same. (NaN, which statistics leave out, is
-dealt with where floats are compared.)
+Engines skip files by the minimum and maximum in the Delta log. delta-rs writes those
+of a DECIMAL as a double, or, without a scale, as a 64-bit integer that stops at its
+end. Up to 15 digits that is exact; a literal with more is compared loosely, so that a
+file whose numbers are a little off is read all the same. NaN, which delta-rs leaves
+out, is dealt with where floats are compared.
 """
 
 import pyarrow as pa
@@ -25,8 +24,17 @@ from gateway.lake.pushdown_conditions import (
 )
 from gateway.wire.filter_tree import Operator
 
-_EXACT = 10**15 - 1
+_EXACT_DIGITS = 15  # a double has them all
 _EXACT_SCALE = 22  # larger powers of ten are no doubles
+
+
+def may_be_off(target: Target) -> bool:
+    """Whether a file's minimum and maximum of this column may not be what they should."""
+    type_ = target.type
+    if target.exact_statistics:
+        return False
+    is_wide = pa.types.is_decimal128(type_) and (type_.precision > _EXACT_DIGITS or type_.scale > _EXACT_SCALE)
+    return bool(is_wide or pa.types.is_floating(type_))
 
 
 def guarded(condition: Condition) -> Condition:
@@ -58,10 +66,10 @@ def _guarded_list(among: Among) -> Condition:
 
 
 def _is_exact(target: Target, value: StoredValue) -> bool:
-    if not pa.types.is_decimal128(target.type) or not isinstance(value, int):
+    if not pa.types.is_decimal128(target.type) or not may_be_off(target) or not isinstance(value, int):
         return True
     scale: int = target.type.scale
-    return abs(value) < _EXACT and scale <= _EXACT_SCALE
+    return abs(value) < 10**_EXACT_DIGITS - 1 and scale <= _EXACT_SCALE
 
 
 def _loosely(target: Target, operator: Operator, low: StoredValue, high: StoredValue) -> Condition:

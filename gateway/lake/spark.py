@@ -14,7 +14,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -162,12 +162,13 @@ class Spark:
             self._watch(root)
 
     def _launch(self) -> Any:
+        settings = _launch_settings(self._settings)  # what is missing shows here, before a JVM is touched
         _forget_dead_jvm()
         with self._lock:
             if not self._stop.is_set():
                 self._become(State.STARTING, self._reason or "Spark is starting again")
         started = time.monotonic()
-        session = _build_session(self._settings)
+        session = _build_session(settings)
         log.info("spark_started", seconds=round(time.monotonic() - started, 1))
         return session
 
@@ -227,26 +228,28 @@ def _new_session(root: Any, profile: Profile) -> Any:
     return session
 
 
-def _build_session(settings: SparkSettings) -> Any:
+def _build_session(settings: Mapping[str, str]) -> Any:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-    java = find_java()
-    os.environ["JAVA_HOME"] = str(Path(java).resolve().parent.parent)
+    os.environ["JAVA_HOME"] = str(Path(find_java()).resolve().parent.parent)
     # pyspark logs the SQL of failed queries to standard error; our own log line says what is needed.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
-    conf = SparkConf().setAppName("deltaport").setMaster(settings.master)
-    for key, value in {**_launch_settings(settings), **settings.conf}.items():
+    conf = SparkConf()
+    for key, value in settings.items():
         conf.set(key, value)
     return SparkSession.builder.config(conf=conf).getOrCreate()
 
 
 def _launch_settings(settings: SparkSettings) -> dict[str, str]:
+    find_java()
     quiet = Path(__file__).with_name("log4j2.properties")
     local = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     return {
         **_EVERY_PROFILE,
         **(local if settings.master.startswith("local") else {}),
+        "spark.app.name": "deltaport",
+        "spark.master": settings.master,
         "spark.jars": ",".join(str(path) for path in jar_paths()),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -257,6 +260,7 @@ def _launch_settings(settings: SparkSettings) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         # Concurrent scans share the cores instead of queueing behind one long job.
         "spark.scheduler.mode": "FAIR",
+        **settings.conf,
     }
 
 

@@ -122,7 +122,7 @@ class SparkStream:
 def _arrow_schema(frame: Any) -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    return to_arrow_schema(frame.schema)
+    return to_arrow_schema(frame.schema, timezone="UTC")
 
 
 def _messages(served: Any) -> Iterator[bytes]:

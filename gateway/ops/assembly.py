@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from gateway.catalog.names import TableName, check_name
 from gateway.catalog.registry import Catalog, Catalogs
+from gateway.errors import UnavailableError
 from gateway.flight.actions import Actions
 from gateway.flight.browsing import Browsing
 from gateway.flight.gate import Gate
@@ -70,8 +73,12 @@ def build_service(settings: Settings, spark: Spark | None = None) -> Service:
     browsing = Browsing(lake.catalogs, scans)
     actions = Actions(lake.catalogs, browsing, scans, transactions, settings.limits)
     gate = Gate()
-    location = f"grpc://{settings.flight.host}:{settings.flight.port}"
-    return Service(lake, transactions, streams, gate, FlightServer(location, actions, browsing, scans, gate))
+    address = f"{settings.flight.host}:{settings.flight.port}"
+    try:
+        server = FlightServer(f"grpc://{address}", actions, browsing, scans, gate)
+    except pa.ArrowException as error:  # says no more than that it did not start
+        raise UnavailableError(f"cannot listen on {address} (flight.host, flight.port): is the port taken?") from error
+    return Service(lake, transactions, streams, gate, server)
 
 
 def _catalog(

@@ -76,10 +76,7 @@ def serve(
     from gateway.ops.lifecycle import Gateway
 
     settings = _settings(config)
-    try:
-        gateway = Gateway(settings)
-    except OSError as error:
-        raise GatewayError(f"cannot listen: {error.strerror or error}") from error
+    gateway = Gateway(settings)
     wanted, again = _signals()
     gateway.start()
     _say_where(gateway.location, gateway.http_address, settings)

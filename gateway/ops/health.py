@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from gateway.errors import UnavailableError
 from gateway.settings import HttpSettings
 from gateway.telemetry import metrics
 
@@ -17,7 +18,11 @@ class HealthServer:
     """Serves /livez, /readyz and /metrics from a thread of its own."""
 
     def __init__(self, settings: HttpSettings, readiness: Readiness, before_metrics: Callable[[], None]) -> None:
-        self._server = ThreadingHTTPServer((settings.host, settings.port), _handler(readiness, before_metrics))
+        try:
+            self._server = ThreadingHTTPServer((settings.host, settings.port), _handler(readiness, before_metrics))
+        except OSError as error:
+            address = f"{settings.host}:{settings.port}"
+            raise UnavailableError(f"cannot listen on {address} (http.host, http.port): {error.strerror}") from error
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
 

@@ -29,8 +29,8 @@ class Gateway:
     def __init__(self, settings: Settings, spark: Spark | None = None) -> None:
         self._settings = settings
         self._owns_spark = spark is None
-        self.service: Service = build_service(settings, spark)
         self._health = HealthServer(settings.http, self.readiness, self._update_gauges)
+        self.service: Service = build_service(settings, spark)
         self._stop = threading.Event()
         self._refresher = threading.Thread(target=self._refresh_catalogs, name="catalog-refresh", daemon=True)
         metrics.BUILD.labels(__version__).set(1)

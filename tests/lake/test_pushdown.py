@@ -36,6 +36,7 @@ from gateway.wire.filter_tree import (
     Constant,
     Expression,
     In,
+    IsNull,
     Not,
     Operator,
     Or,
@@ -84,6 +85,11 @@ def captured_rows() -> pa.Table:
     return pa.table(columns)
 
 
+def part_of(rows: pa.Table, start: int, count: int) -> pa.Table:
+    """A copy: delta-rs ends the process when it is given a slice of a struct column."""
+    return rows.take(pa.array(range(start, start + count)))
+
+
 CAPTURED = [line for line in filters() if line["table"] == ["demo", "types"]]
 CAPTURED_BINDINGS = bindings_of(captured_rows().schema)
 
@@ -101,7 +107,10 @@ class Direct:
     def files_read(self, predicate: str) -> int:
         plan = self._read(f'EXPLAIN SELECT "_rowid" FROM t WHERE {predicate}')["plan"].to_pylist()[-1]
         groups = re.search(r"file_groups=\{(.*?)\}", plan)
-        return len(re.findall(r"\.parquet", groups[1])) if groups else 0
+        if groups is None:
+            return 0
+        assert "..." not in groups[1], "a plan names five files at most"
+        return len(re.findall(r"\.parquet", groups[1]))
 
     def _read(self, sql: str) -> pa.Table:
         return pa.RecordBatchReader.from_stream(self.query.execute(sql)).read_all()
@@ -111,7 +120,7 @@ class Direct:
 def captured_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("captured") / "types"
     for row in range(0, 8, 2):
-        write_deltalake(str(path), captured_rows().slice(row, 2), mode="append")
+        write_deltalake(str(path), part_of(captured_rows(), row, 2), mode="append")
     return path
 
 
@@ -204,16 +213,16 @@ def predicate(condition: str) -> str | None:
         ("i32 > 2.5", """("i32" > CAST('2' AS INT))"""),
         ("i32 = 3.0", """("i32" = CAST('3' AS INT))"""),
         ("dec9 = 1.255", "(FALSE)"),
-        ("u8 = -1", "(FALSE)"),
+        ("u8 = -1", """("u8" = CAST('-1' AS SMALLINT))"""),
         ("i32 IN (1, 2, 3, NULL)", """("i32" IN (CAST('1' AS INT), CAST('2' AS INT), CAST('3' AS INT)))"""),
         ("i32 NOT IN (1, 2, 3, NULL)", "(FALSE)"),
         ("i32 IS DISTINCT FROM 3", """(("i32" <> CAST('3' AS INT) OR "i32" IS NULL))"""),
-        ("bo IS NOT TRUE", """(("bo" = FALSE OR "bo" IS NULL))"""),
+        ("bo IS NOT TRUE", """(("bo" <> TRUE OR "bo" IS NULL))"""),
         ("vc = 'it''s \"quoted\"'", """("vc" = 'it''s "quoted"')"""),
         ("vc LIKE 'abc%'", """(("vc" >= 'abc' AND "vc" < 'abd'))"""),
         ("vc LIKE 'a_c%'", """(("vc" >= 'a' AND "vc" < 'b' AND "vc" LIKE 'a_c%'))"""),
-        ("db > 1e299", """(("db" > CAST('1e+299' AS DOUBLE) OR isnan("db")))"""),
-        ("db = -0.0", """("db" IN (CAST('0.0' AS DOUBLE), CAST('-0.0' AS DOUBLE)))"""),
+        ("db > 1e299", """((nullif("db" > CAST('1e+299' AS DOUBLE), FALSE) OR nullif(isnan("db"), FALSE)))"""),
+        ("db = -0.0", """(nullif("db" IN (CAST('0.0' AS DOUBLE), CAST('-0.0' AS DOUBLE)), FALSE))"""),
         ("rowid = 3", """("_rowid" = CAST('3' AS BIGINT))"""),
         ("(i32, vc) = (3, 'abc')", """(("i32" = CAST('3' AS INT) AND "vc" = 'abc'))"""),
         ("coalesce(i32, 0) = 0", """(("i32" = CAST('0' AS INT) OR "i32" IS NULL))"""),
@@ -274,7 +283,8 @@ def sorted_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "tz": pa.array([start + dt.timedelta(one) for one in ids], pa.timestamp("us")).cast(
                 pa.timestamp("us", "UTC")
             ),
-            "nu": pa.array([None if low == 50 else one for one in ids], pa.int32()),
+            "nu": pa.array([one if low == 50 else None for one in ids], pa.int32()),
+            "nn": pa.array([None if low == 50 else one for one in ids], pa.int32()),
         }
         write_deltalake(str(path), pa.table(columns), mode="append")
     return path
@@ -288,6 +298,7 @@ def typed(name: str, value: int) -> tuple[Column, Constant]:
         "i8": (ValueType(TypeId.TINYINT), value),
         "i32": (ValueType(TypeId.INTEGER), value),
         "nu": (ValueType(TypeId.INTEGER), value),
+        "nn": (ValueType(TypeId.INTEGER), value),
         "db": (ValueType(TypeId.DOUBLE), float(value)),
         "dec": (ValueType(TypeId.DECIMAL, 18, 3), value * 1000),
         "vc": (VARCHAR, f"k{value:03}"),
@@ -300,7 +311,11 @@ def typed(name: str, value: int) -> tuple[Column, Constant]:
 
 
 def sorted_bindings(path: Path) -> Bindings:
-    return bindings_of(pa.schema(DeltaTable(str(path)).schema().to_arrow()))
+    fields = pa.schema(DeltaTable(str(path)).schema().to_arrow())
+    names = {"_rowid": "rowid"}
+    return Bindings(
+        {names.get(field.name, field.name): Binding(field.name, field.type, exact_statistics=True) for field in fields}
+    )
 
 
 SORTED = ["rowid", "i8", "i32", "db", "dec", "vc", "dt", "ts", "tz"]
@@ -309,14 +324,14 @@ SORTED = ["rowid", "i8", "i32", "db", "dec", "vc", "dt", "ts", "tz"]
 @pytest.mark.parametrize("name", SORTED)
 def test_plain_conditions_read_only_the_files_they_need(sorted_table: Path, name: str) -> None:
     direct, bindings = Direct(sorted_table), sorted_bindings(sorted_table)
-    column, value = typed(name, 42)
+    column, value = typed(name, 32)
     many = tuple(typed(name, one)[1] for one in range(30, 60))
     wanted: list[tuple[Expression, int]] = [
         (Comparison(Operator.EQUAL, column, value), 1),
-        (Comparison(Operator.LESS, column, value), 5),
+        (Comparison(Operator.LESS, column, value), 4),
         (In(column, (value, typed(name, 77)[1]), negated=False), 2),
         (In(column, many, negated=False), 3),
-        (And((Comparison(Operator.GREATER_EQUAL, column, value), Comparison(Operator.LESS, column, many[-1]))), 2),
+        (And((Comparison(Operator.GREATER_EQUAL, column, value), Comparison(Operator.LESS, column, many[-1]))), 3),
         (Or(tuple(Comparison(Operator.EQUAL, column, one) for one in many)), 3),
     ]
     for expression, files in wanted:
@@ -327,14 +342,11 @@ def test_plain_conditions_read_only_the_files_they_need(sorted_table: Path, name
 
 def test_null_tests_read_only_the_files_they_need(sorted_table: Path) -> None:
     direct, bindings = Direct(sorted_table), sorted_bindings(sorted_table)
-    column, _ = typed("nu", 0)
-    null = Constant(column.type, None)
-    without = to_datafusion([Comparison(Operator.NOT_DISTINCT, column, null)], bindings).predicate
-    present = to_datafusion([Comparison(Operator.DISTINCT, column, null)], bindings).predicate
-    assert without is not None
-    assert present is not None
-    assert direct.files_read(without) == 1
-    assert direct.files_read(present) == 9
+    for name, operator in (("nn", Operator.NOT_DISTINCT), ("nu", Operator.DISTINCT)):
+        column, _ = typed(name, 0)
+        pushed = to_datafusion([Comparison(operator, column, Constant(column.type, None))], bindings).predicate
+        assert pushed is not None
+        assert direct.files_read(pushed) == 1
 
 
 def test_spark_reads_only_the_files_it_needs(spark: Any, sorted_table: Path) -> None:
@@ -343,17 +355,14 @@ def test_spark_reads_only_the_files_it_needs(spark: Any, sorted_table: Path) -> 
         column, value = typed(name, 42)
         conjunct = Comparison(Operator.EQUAL, column, value)
         kept = rows.where(to_spark([conjunct], sorted_bindings(sorted_table)).predicate)
-        metadata = kept.select("_metadata.file_path", "_rowid").collect()
-        assert [row["_rowid"] for row in metadata] == [42]
+        assert [row["_rowid"] for row in kept.select("_rowid").collect()] == [42]
         assert _files_planned(kept) == 1, name
 
 
 def _files_planned(rows: Any) -> int:
-    execution = rows._jdf.queryExecution()
-    execution.executedPlan().execute()  # metrics are filled when the scan is set up
-    text = re.search(r"numFiles=?:? ?(\d+)", str(execution.executedPlan().metrics()))
-    scans = execution.executedPlan().collectLeaves()
-    return int(text[1]) if text else int(scans.apply(0).metrics().apply("numFiles").value())
+    plan = rows._jdf.queryExecution().executedPlan()
+    plan.execute()  # the scan counts its files when it is set up
+    return int(plan.collectLeaves().apply(0).metrics().apply("numFiles").value())
 
 
 # What no engine survives is dropped.
@@ -492,7 +501,7 @@ def odd_filters() -> Iterator[tuple[Expression, set[int]]]:
 def odd_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("odd") / "t"
     for row in range(5):
-        write_deltalake(str(path), _odd_rows().slice(row, 1), mode="append")
+        write_deltalake(str(path), part_of(_odd_rows(), row, 1), mode="append")
     return path
 
 
@@ -501,6 +510,21 @@ def test_no_row_is_lost_to_statistics_that_are_a_little_off(odd_table: Path) -> 
     for expression, expected in odd_filters():
         translation = to_datafusion([expression], bindings)
         assert expected <= direct.rowids(translation.predicate), expression
+
+
+def test_no_value_is_taken_from_statistics(tmp_path: Path) -> None:
+    # In the log this file's column is 1.5 from minimum to maximum.
+    write_deltalake(str(tmp_path / "t"), pa.table({"_rowid": [0, 1], "db": [1.5, math.nan]}))
+    column = Column("db", ValueType(TypeId.DOUBLE))
+    conjuncts = [
+        Comparison(Operator.LESS_EQUAL, column, Constant(column.type, math.nan)),
+        IsNull(column, negated=True),
+        Comparison(Operator.GREATER, column, Constant(column.type, 0.0)),
+    ]
+    bindings = Bindings({"db": Binding("db", pa.float64())})
+    predicate = to_datafusion(conjuncts, bindings).predicate
+    rows = Direct(tmp_path / "t")._read(f"SELECT db FROM t WHERE {predicate} ORDER BY _rowid")
+    assert list(map(str, rows["db"].to_pylist())) == ["1.5", "nan"]
 
 
 def test_no_row_is_lost_to_statistics_by_spark(spark: Any, odd_table: Path) -> None:
@@ -746,7 +770,7 @@ def random_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Files of one row, of a few and of many: statistics of all sorts."""
     path, start = tmp_path_factory.mktemp("random") / "t", 0
     for count in (1, 1, 1, 2, 3, 5, 10, 37):
-        write_deltalake(str(path), RANDOM_ROWS.slice(start, count), mode="append")
+        write_deltalake(str(path), part_of(RANDOM_ROWS, start, count), mode="append")
         start += count
     return path
 

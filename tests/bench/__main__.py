@@ -1,0 +1,85 @@
+"""Measures the gateway: `python -m tests.bench`, or `make bench`.
+
+Exits with 1 when a bar is short. The bars are meant for the default number of
+rows on a machine that does little else; fewer rows are for a quick look.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from gateway.lake.spark import Profile
+from gateway.settings import LogSettings
+from gateway.telemetry.logging import configure_logging
+from tests.bench import report
+from tests.bench.catalogs import measure_listing, measure_start
+from tests.bench.data import Data, locate, make_large, make_many
+from tests.bench.engines import spark_session
+from tests.bench.reads import measure_lookups, measure_memory, measure_scans, measure_spark
+
+Group = Callable[[Data, Path, report.Results], None]
+
+# In this order: Spark comes last, so that its JVM is not there while others are measured.
+GROUPS: dict[str, Group] = {
+    "start": measure_start,
+    "listing": measure_listing,
+    "scans": measure_scans,
+    "lookups": measure_lookups,
+    "memory": measure_memory,
+    "spark": measure_spark,
+}
+
+
+def main(
+    rows: Annotated[int, typer.Option(min=1_000, help="Rows of the large table.")] = 10_000_000,
+    keep: Annotated[
+        Path | None, typer.Option(help="Where tables are made and kept; else a folder for temporary files.")
+    ] = None,
+    only: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(GROUPS)}; may be repeated.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Where the numbers go; else bench-results/<time>.json.")] = None,
+) -> None:
+    """Measure the gateway and compare it with deltalake in process and with Spark."""
+    chosen = only or list(GROUPS)
+    if unknown := [name for name in chosen if name not in GROUPS]:
+        raise typer.BadParameter(f"{unknown[0]} is not one of {', '.join(GROUPS)}", param_hint="--only")
+    configure_logging(LogSettings(format="json", level="error"))
+    folder = (keep or Path(tempfile.gettempdir()) / "deltaport-bench").resolve()
+    runs = folder / f"run-{os.getpid()}"
+    runs.mkdir(parents=True)
+    console, progress = Console(), Console(stderr=True)
+    data = _make_data(locate(folder, rows), folder, progress)
+    results = report.Results()
+    for name, measure in GROUPS.items():
+        if name in chosen:
+            progress.print(f"Measuring: {name}")
+            measure(data, runs, results)
+    path = json or report.default_path()
+    report.save(results, rows, path)
+    all_hold = report.show(results, console)
+    console.print(f"\n{rows:,} rows in {len(data.files())} files; numbers in {path}", highlight=False, soft_wrap=True)
+    shutil.rmtree(runs)
+    sys.exit(0 if all_hold else 1)
+
+
+def _make_data(data: Data, folder: Path, progress: Console) -> Data:
+    if not data.large.exists():
+        progress.print(f"Making the large table, {data.rows:,} rows")
+        with spark_session(folder, Profile.THROUGHPUT) as session:
+            make_large(data, session)
+    if not data.many.exists():
+        progress.print("Making the small tables")
+        make_many(data)
+    return data
+
+
+if __name__ == "__main__":
+    typer.run(main)
