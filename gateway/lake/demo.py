@@ -32,7 +32,7 @@ def has_demo(warehouse: Path) -> bool:
 
 
 def make_demo(spark: Spark, warehouse: Path, rowid_column: str, report: Callable[[str], None]) -> None:
-    """Make the demo schema under a local warehouse, once."""
+    """Make the demo schema under a local warehouse, once. What `report` raises between tables ends it."""
     if has_demo(warehouse):
         return
     if not rowid_column.isidentifier():

@@ -10,10 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gateway.catalog.capabilities import ScanRequest
 from gateway.errors import RequestError
 from gateway.lake.schemas import Column, TableSchema, is_rowid, told_type
+from gateway.lake.snapshots import LogSnapshot
+from gateway.settings import ScanSettings
+
+_EXPANSION = 4  # how much larger rows are in memory than in files, about
+_NEGLIGIBLE = 64 << 10  # bytes in a batch that are not worth a copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +80,22 @@ def _as_told(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return array if array.type == kind else array.cast(kind)
 
 
-def row_bytes(projection: Projection) -> int:
-    """About how many bytes a row of the stream takes on the wire; nulls take their width too."""
-    return sum(_type_bytes(field.type) for field in projection.shape)
+def rows_per_batch(projection: Projection, snapshot: LogSnapshot, settings: ScanSettings) -> int:
+    """How many rows make a batch of about the wanted bytes, as far as types and the log can tell."""
+    width = sum(_type_bytes(field.type) for field in projection.shape)
+    if any(_is_boundless(column.type) for column in projection.reads):
+        width = max(width, _EXPANSION * snapshot.stored_row_bytes)
+    return max(1, min(settings.batch_rows, settings.batch_bytes // width))
+
+
+def _is_boundless(kind: pa.DataType) -> bool:
+    if kind.num_fields:
+        return pa.types.is_list(kind) or pa.types.is_map(kind) or any(_is_boundless(field.type) for field in kind)
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
 
 
 def _type_bytes(kind: pa.DataType) -> int:
+    """What a value takes on the wire; nulls take their width too."""
     if kind.num_fields:
         return 8 + 4 * sum(_type_bytes(kind.field(index).type) for index in range(kind.num_fields))
     try:
@@ -89,8 +105,32 @@ def _type_bytes(kind: pa.DataType) -> int:
 
 
 def pieces_of(batch: pa.RecordBatch, max_bytes: int) -> list[pa.RecordBatch]:
-    """A batch cut so that no part is much larger than `max_bytes`; wide rows defy every guess made before."""
-    if batch.nbytes <= 2 * max_bytes or batch.num_rows < 2:
-        return [batch]
-    rows = max(1, batch.num_rows * max_bytes // batch.nbytes)
-    return [batch.slice(start, rows) for start in range(0, batch.num_rows, rows)]
+    """A batch halved until no part is much larger than `max_bytes`; wide rows defy every guess made before."""
+    if batch.num_rows < 2 or sum(_content_bytes(column) for column in batch.columns) <= 2 * max_bytes:
+        return [_compact(batch)]
+    half = batch.num_rows // 2
+    return [*pieces_of(batch.slice(0, half), max_bytes), *pieces_of(batch.slice(half), max_bytes)]
+
+
+def _compact(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Views keep whole pages of texts alive, and on the wire all of them travel, for a single row too."""
+    columns = [
+        column.cast(pa.large_string()).cast(column.type) if _is_mostly_unseen(column) else column
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+def _is_mostly_unseen(array: pa.Array) -> bool:
+    return bool(pa.types.is_string_view(array.type)) and array.nbytes > 2 * _content_bytes(array) + _NEGLIGIBLE
+
+
+def _content_bytes(array: pa.Array) -> int:
+    """The bytes that a reader of this array sees, which for views are fewer than the buffers have."""
+    if not pa.types.is_string_view(array.type) or len(array) == 0:
+        return int(array.nbytes)
+    # A view is four numbers of 32 bits, the first of them the text's length.
+    numbers = pa.Array.from_buffers(pa.int32(), 4 * (array.offset + len(array)), [None, array.buffers()[1]])
+    lengths = pc.list_element(pa.FixedSizeListArray.from_arrays(numbers, 4).slice(array.offset), 0)
+    seen = pc.sum(pc.if_else(array.is_valid(), lengths, 0)).as_py()
+    return 16 * len(array) + int(seen)

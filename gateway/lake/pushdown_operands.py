@@ -258,7 +258,9 @@ def compare_constant(field: Field, operator: Operator, constant: Constant) -> Co
         return _compare_float(field.target, operator, value)
     if family in (Family.TEXT, Family.BYTES, Family.TRUTH) and isinstance(value, bool | str | bytes):
         return Compare(field.target, operator, value)
-    if is_infinite(constant) and (field.whole_days or family_of(constant.type)[1] != field.units):
+    if isinstance(value, int) and not field.whole_days and family_of(constant.type)[1] == field.units:
+        return _compare_number(field.target, operator, value)
+    if is_infinite(constant):
         return ALWAYS
     if field.whole_days:
         return _compare_day(field, operator, number_of(constant))
@@ -272,7 +274,7 @@ def _bounds(stored: pa.DataType) -> tuple[int, int]:
     return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
 
 
-def _compare_number(target: Target, operator: Operator, exact: Fraction) -> Condition:
+def _compare_number(target: Target, operator: Operator, exact: Fraction | int) -> Condition:
     """A column of counted units against an exact number of them."""
     low, high = _bounds(target.type)
     below, above = math.floor(exact), math.ceil(exact)

@@ -57,7 +57,7 @@ from gateway.wire.filter_tree import (
     ValueType,
 )
 
-MAX_STEPS = 40_000
+MAX_STEPS = 25_000
 """Work allowed for one predicate. CASE and boolean comparisons multiply out, so a small
 document can ask for exponential work; an IN list costs one step per item."""
 

@@ -15,7 +15,7 @@ import structlog
 
 from gateway.catalog.capabilities import BatchStream, Chunk, ScanReport, ScanRequest
 from gateway.errors import CancelledError, GatewayError, InternalError
-from gateway.lake.projection import Projection, Widener, pieces_of, project, row_bytes
+from gateway.lake.projection import Projection, Widener, pieces_of, project, rows_per_batch
 from gateway.lake.pruning import surviving_files
 from gateway.lake.pushdown import Binding, Bindings, to_datafusion
 from gateway.lake.pushdown_datafusion import DataFusion, quote_identifier
@@ -158,8 +158,7 @@ class DirectStream:
                 return batch
 
     def _batch_rows(self) -> int:
-        fitting = self._settings.batch_bytes // row_bytes(self._projection)
-        wanted = min(self._settings.batch_rows, max(1, fitting))
+        wanted = rows_per_batch(self._projection, self._snapshot, self._settings)
         return next((rows for rows in BATCH_ROWS if rows <= wanted), BATCH_ROWS[-1])
 
     def _explained(self) -> _Explained:

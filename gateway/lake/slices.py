@@ -39,7 +39,7 @@ class _FileRange:
 def cut(
     snapshot: LogSnapshot, surviving: Sequence[int], within: Slice | None, target_bytes: int, at_most: int
 ) -> list[Slice | None]:
-    """Slices of about `target_bytes` each of the surviving files, inside `within`; [within] where cutting does not pay."""
+    """Slices of about `target_bytes` of the surviving files, inside `within`; [within] where cutting does not pay."""
     sizes = snapshot.files.column("size_bytes").to_pylist()
     if sum(sizes[index] for index in surviving) <= target_bytes or at_most < 2:
         return [within]

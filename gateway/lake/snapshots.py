@@ -17,19 +17,19 @@ from functools import cached_property
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import TableNotFoundError
 
 from gateway.catalog.capabilities import Size
 from gateway.errors import GatewayError, InternalError, NotFoundError, UnsupportedError
 from gateway.lake.history import available_versions, commit_file
 from gateway.lake.schemas import Column, TableSchema, read_schema
-from gateway.lake.storage import Folder
+from gateway.lake.storage import Folder, Stamp
 
 LOG = "_delta_log"
 _KEPT_SNAPSHOTS = 8
 # Rows per batch are fixed when a table is registered with the engine, so each
 # snapshot is registered once per size (70 µs) and a scan picks by its row width.
-BATCH_ROWS = (131_072, 16_384, 2_048)
+BATCH_ROWS = (131_072, 16_384, 2_048, 256, 32)
 TABLE = "t"  # the name a snapshot has in the engine's SQL
 
 
@@ -56,8 +56,14 @@ class LogSnapshot:
         rows = None if known.null_count else sum(known.to_pylist())
         return Size(rows, sum(self.files.column("size_bytes").to_pylist()), self.files.num_rows)
 
+    @cached_property
+    def stored_row_bytes(self) -> int:
+        """What a row takes in the file with the widest rows; 0 where the log does not say."""
+        sizes, rows = (self.files.column(name).to_pylist() for name in ("size_bytes", "num_records"))
+        return max((size // count for size, count in zip(sizes, rows, strict=True) if count), default=0)
+
     def file_values(self, column: Column, kind: str) -> pa.ChunkedArray | None:
-        """Each file's `min`, `max` or `null_count` of a column (bounds of a partition column: its value); None if not kept."""
+        """Each file's `min`, `max` or `null_count` of a column; None if not kept. A partition's value is both its bounds."""
         partition = column.name in self.partition_columns and kind != "null_count"
         group, name = ("partition", column.name) if partition else (kind, column.physical_name)
         if group not in self.files.column_names:
@@ -87,38 +93,47 @@ class Snapshots:
         self._rowid_column = rowid_column
         self._lock = threading.Lock()
         self._head: DeltaTable | None = None
-        self._head_stamp: tuple[int, int] | None = None
+        self._head_stamp: Stamp | None = None
+        self._life = 0  # counts how often the table was found made anew
         self._kept: OrderedDict[int, LogSnapshot] = OrderedDict()
 
     def current(self) -> LogSnapshot:
         """The newest version, as of now."""
         with self._lock, _log_errors(self._table):
-            if self._head is None or not self._is_up_to_date(self._head.version()):
-                self._catch_up()
-            assert self._head is not None
-            return self._keep(self._head.version(), self._head)
+            head = self._newest()
+            return self._keep(head.version(), head)
 
     def at(self, version: int) -> LogSnapshot:
         """One version, out of the kept ones or out of the log; NotFoundError says which versions exist."""
-        with self._lock:
-            if (kept := self._kept.get(version)) is not None:
-                self._kept.move_to_end(version)
-                return kept
-        current = self.current()
-        if version == current.version:
-            return current
-        if version > current.version:
+        with self._lock, _log_errors(self._table):
+            # The head is looked at first: what is kept of a table goes when the table is made anew.
+            head, life = self._newest(), self._life
+            newest = head.version()
+            if version == newest or version in self._kept:
+                return self._keep(version, head)
+        if version > newest:
             raise self._no_version(version)
+        # Loaded outside the lock: an old version may take a while, and others read the head meanwhile.
+        table = self._load(version)
+        with self._lock, _log_errors(self._table):
+            if life == self._life:
+                return self._keep(version, table)
+        return self.at(version)
+
+    def _load(self, version: int) -> DeltaTable:
         try:
-            # Loaded outside the lock: an old version may take a while, and others read the head meanwhile.
-            table = DeltaTable(self._folder.uri, version=version)
-        except DeltaError as error:
-            first, last = available_versions(self._log)
+            with _log_errors(self._table):
+                return DeltaTable(self._folder.uri, version=version)
+        except (NotFoundError, InternalError) as error:
+            first, last = self._available()
             if first <= version <= last:
                 raise InternalError(f"table '{self._table}': version {version} cannot be read from its log") from error
             raise self._no_version(version) from error
-        with self._lock, _log_errors(self._table):
-            return self._keep(version, table)
+
+    def _newest(self) -> DeltaTable:
+        if self._head is None or not self._is_up_to_date(self._head.version()):
+            return self._catch_up()
+        return self._head
 
     def _is_up_to_date(self, version: int) -> bool:
         # The head is the newest if the next commit does not exist. That its own commit is the same
@@ -126,13 +141,22 @@ class Snapshots:
         own, following = self._log.stamps([commit_file(version), commit_file(version + 1)])
         return own is not None and own == self._head_stamp and following is None
 
-    def _catch_up(self) -> None:
-        if self._head is not None and self._log.stamps([commit_file(self._head.version())]) == [self._head_stamp]:
-            self._head.update_incremental()
-        else:
-            self._kept.clear()
-            self._head = DeltaTable(self._folder.uri)
-        self._head_stamp = self._log.stamps([commit_file(self._head.version())])[0]
+    def _catch_up(self) -> DeltaTable:
+        if self._head is not None and self._head_stamp is not None:
+            own = commit_file(self._head.version())
+            if self._log.stamps([own]) == [self._head_stamp]:
+                self._head.update_incremental()
+                before, after = self._log.stamps([own, commit_file(self._head.version())])
+                if before == self._head_stamp:  # still the same table
+                    self._head_stamp = after
+                    return self._head
+        self._kept.clear()
+        self._life += 1
+        # Listed before it is loaded: a table made anew in between has other stamps, and the next look finds out.
+        files = self._log.files()
+        self._head = DeltaTable(self._folder.uri)
+        self._head_stamp = files.get(commit_file(self._head.version()))
+        return self._head
 
     def _keep(self, version: int, table: DeltaTable) -> LogSnapshot:
         snapshot = self._kept.get(version)
@@ -143,8 +167,14 @@ class Snapshots:
             self._kept.popitem(last=False)
         return snapshot
 
+    def _available(self) -> tuple[int, int]:
+        try:
+            return available_versions(self._log)
+        except NotFoundError as error:
+            raise NotFoundError(f"table '{self._table}' not found") from error
+
     def _no_version(self, version: int) -> NotFoundError:
-        first, last = available_versions(self._log)
+        first, last = self._available()
         return NotFoundError(f"table '{self._table}' has no version {version}; it has {first} to {last}")
 
 

@@ -206,6 +206,8 @@ class Spark:
                     with self.session(profile) as session:
                         _exercise(session, f"{folder}/{profile.value}")
         except Exception as error:  # warming up is a courtesy
+            if self._stop.is_set():
+                return
             log.warning("spark_warm_up_failed", error=type(error).__name__)
             return
         log.info("spark_warmed_up", seconds=round(time.monotonic() - started, 1))

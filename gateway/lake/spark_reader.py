@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from gateway.catalog.capabilities import Chunk, ScanReport, ScanRequest
 from gateway.errors import CancelledError, GatewayError, InternalError, UnavailableError
-from gateway.lake.projection import Projection, Widener, pieces_of, row_bytes
+from gateway.lake.projection import Projection, Widener, pieces_of, rows_per_batch
 from gateway.lake.pushdown import Bindings, to_spark
 from gateway.lake.pushdown_spark import Spark as SparkWords
 from gateway.lake.slices import slice_predicate
@@ -81,7 +81,7 @@ class SparkStream:
             self._context = context
         # The serving thread in the JVM inherits the job group of the thread that starts it.
         context.setJobGroup(self._group, "deltaport scan", interruptOnCancel=True)
-        rows = max(1, min(self._settings.batch_rows, self._settings.batch_bytes // row_bytes(self._projection)))
+        rows = rows_per_batch(self._projection, self._snapshot, self._settings)
         rdd = frame._jdf.toArrowBatchRdd(rows, "UTC", True, False)
         served = context._jvm.PythonRDD.toLocalIteratorAndServe(rdd, True)
         for message in _messages(served):

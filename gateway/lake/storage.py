@@ -6,12 +6,21 @@ and an `hdfs://` URI take the same way. It lists and looks; it never writes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from pyarrow import fs
 
 from gateway.errors import RequestError, UnavailableError
+
+
+class Stamp(NamedTuple):
+    """A file as a listing shows it: equal stamps, same file."""
+
+    modified_ns: int
+    size: int
 
 
 class Folder:
@@ -45,7 +54,7 @@ class Folder:
 
     def folders(self) -> list[str]:
         """Names of the folders directly below, sorted; none where this folder does not exist."""
-        return sorted(info.base_name for info in self._list() if info.type == fs.FileType.Directory)
+        return sorted(name for name, info in self._list() if info.type == fs.FileType.Directory)
 
     def folders_with(self, marker: str) -> list[str]:
         """Names of the folders directly below that have a folder `marker` in them."""
@@ -53,24 +62,27 @@ class Folder:
         infos = self._info([f"{self._path}/{name}/{marker}" for name in names])
         return [name for name, info in zip(names, infos, strict=True) if info.type == fs.FileType.Directory]
 
-    def files(self) -> list[tuple[str, int]]:
-        """Names and modification times (ns) of the files directly below, sorted by name."""
-        return sorted((info.base_name, info.mtime_ns or 0) for info in self._list() if info.is_file)
+    def files(self) -> dict[str, Stamp]:
+        """The files directly below, by name."""
+        return {name: _stamp(info) for name, info in self._list() if info.is_file}
 
-    def stamps(self, names: Sequence[str]) -> list[tuple[int, int] | None]:
-        """Modification time and size of each file, None where it is missing: equal stamps, same file."""
+    def stamps(self, names: Sequence[str]) -> list[Stamp | None]:
+        """The stamp of each file, None where it is missing."""
         infos = self._info([f"{self._path}/{name}" for name in names])
-        return [(info.mtime_ns or 0, info.size) if info.is_file else None for info in infos]
+        return [_stamp(info) if info.is_file else None for info in infos]
 
     def open_file(self, name: str) -> fs.NativeFile:
         return self._filesystem.open_input_file(f"{self._path}/{name}")
 
-    def _list(self) -> list[fs.FileInfo]:
+    def _list(self) -> Iterator[tuple[str, fs.FileInfo]]:
         try:
             infos: list[fs.FileInfo] = self._filesystem.get_file_info(fs.FileSelector(self._path, allow_not_found=True))
         except OSError as error:
             raise UnavailableError("a folder of the warehouse cannot be listed") from error
-        return infos
+        for info in infos:
+            # A name that is no UTF-8 cannot be a name of ours; Arrow cannot even say it.
+            with contextlib.suppress(UnicodeDecodeError):
+                yield info.base_name, info
 
     def _info(self, paths: list[str]) -> list[fs.FileInfo]:
         try:
@@ -78,3 +90,7 @@ class Folder:
         except OSError as error:
             raise UnavailableError("a folder of the warehouse cannot be looked at") from error
         return infos
+
+
+def _stamp(info: fs.FileInfo) -> Stamp:
+    return Stamp(info.mtime_ns or 0, info.size)

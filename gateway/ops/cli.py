@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway import __version__
-from gateway.errors import GatewayError, RequestError
+from gateway.errors import CancelledError, GatewayError, RequestError
 from gateway.settings import Settings, load_settings
 from gateway.telemetry.logging import configure_logging
 
@@ -129,7 +129,13 @@ def _make_demo(lake: Lake, settings: Settings, stopping: threading.Event) -> Non
             while not lake.spark.is_ready():
                 if stopping.wait(0.1):
                     return
-            make_demo(lake.spark, warehouse, settings.rowids.column, lambda table: report(f"Making {table}"))
+
+            def go_on(table: str) -> None:
+                if stopping.is_set():
+                    raise CancelledError("the gateway is stopping")
+                report(f"Making {table}")
+
+            make_demo(lake.spark, warehouse, settings.rowids.column, go_on)
         lake.catalogs.get(name).refresh()
     except GatewayError as error:
         err.print(f"No demo tables: {error.message}", style="red", markup=False, highlight=False)
@@ -198,10 +204,8 @@ def fetch_jars_command() -> None:
 
 @contextlib.contextmanager
 def _progress(words: str) -> Iterator[Callable[[str], None]]:
-    """A spinner on a terminal, plain lines elsewhere."""
-    if err.is_terminal:
-        with err.status(words) as status:
-            yield status.update
-    else:
-        err.print(words, highlight=False)
+    """A spinner on a terminal, and lines that stay, there as elsewhere."""
+    with err.status(words) if err.is_terminal else contextlib.nullcontext():
+        if not err.is_terminal:
+            err.print(words, highlight=False)
         yield lambda line: err.print(line, highlight=False, markup=False)

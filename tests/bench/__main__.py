@@ -55,7 +55,7 @@ def main(
     folder = (keep or Path(tempfile.gettempdir()) / "deltaport-bench").resolve()
     runs = folder / f"run-{os.getpid()}"
     runs.mkdir(parents=True)
-    console, progress = Console(), Console(stderr=True)
+    console, progress = report.console(), Console(stderr=True)
     data = _make_data(locate(folder, rows), folder, progress)
     results = report.Results()
     for name, measure in GROUPS.items():

@@ -30,10 +30,10 @@ def measure_start(data: Data, folder: Path, results: Results) -> None:
         Single("start.port", "process start until the port is open", Timing(tuple(opened)).p50, "s", note),
         Single(
             "start.answered",
-            f"process start until list_schemas of {MANY_TABLES:,} tables is answered",
+            "process start until list_schemas is answered",
             Timing(tuple(answered)).p50,
             "s",
-            f"slowest {max(answered):.2f} s",
+            f"{MANY_TABLES:,} tables; slowest {max(answered):.2f} s",
         ),
     )
 

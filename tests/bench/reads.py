@@ -57,7 +57,7 @@ def measure_scans(data: Data, folder: Path, results: Results) -> None:
             )
             used = (server.cpu_seconds() - cpu) / _ROUNDS
             results.add(Duel(f"scan.{key}", title, "deltalake", over, within, data.rows))
-            results.add(Single(f"scan.{key}.cpu", f"{title}: the gateway's processor time", used, "s"))
+            results.add(Single(f"scan.{key}.cpu", f"{title}: processor time", used, "s"))
 
 
 def measure_lookups(data: Data, folder: Path, results: Results) -> None:
@@ -74,7 +74,7 @@ def measure_lookups(data: Data, folder: Path, results: Results) -> None:
         )
         results.add(Duel("lookup", f"point lookup, p50 / p99 of {_LOOKUPS}", "deltalake", over, within))
         statements = Timing(tuple(flight.statement_seconds(by_key(key), 1) for key in keys[:_STATEMENTS]))
-        results.add_latency("lookup.statement", "point lookup, all calls of a statement", statements)
+        results.add_latency("lookup.statement", "point lookup, whole statement", statements)
         _count_files(data, server, flight, keys, results)
 
 
@@ -91,14 +91,14 @@ def _count_files(data: Data, server: Server, flight: OverFlight, keys: Sequence[
     results.add(
         Single(
             "lookup.files_opened",
-            "data files a point lookup opens, by the gateway's metrics",
+            "data files a lookup opens, by the metrics",
             (total - pruned) / scans,
             "files",
             f"of {total / scans:.0f}",
         ),
         Single(
             "lookup.kilobytes_read",
-            "bytes a point lookup reads, log included",
+            "bytes a lookup reads, log included",
             read / len(keys) / 1024,
             "KB",
             f"a data file has {average / 1024:,.0f} KB",
@@ -107,7 +107,9 @@ def _count_files(data: Data, server: Server, flight: OverFlight, keys: Sequence[
     touched = _most_files_touched(files, flight, keys[:_TOUCHED_LOOKUPS], data.rows)
     if touched is not None:
         note = f"of {len(files)}, the most of {_TOUCHED_LOOKUPS} lookups"
-        results.add(Single("lookup.files_touched", "data files with a new access time", touched, "files", note))
+        results.add(
+            Single("lookup.files_touched", "data files a lookup reads, by access times", touched, "files", note)
+        )
 
 
 def _most_files_touched(files: list[Path], flight: OverFlight, keys: Sequence[int], rows: int) -> int | None:
@@ -204,7 +206,7 @@ def _scans(data: Data) -> list[tuple[str, str, Query, int]]:
     return [
         ("full", "full scan, 7 columns", EVERYTHING, data.rows),
         ("two_columns", "scan of 2 columns", TWO_COLUMNS, data.rows),
-        ("filtered", "scan with a filter that keeps 1 %", filtered, InProcess(data.table).count(filtered)),
+        ("filtered", "scan with a filter, keeps 1 %", filtered, InProcess(data.table).count(filtered)),
     ]
 
 
