@@ -98,18 +98,6 @@ def compress(payload: bytes) -> bytes:
     return pack([len(payload), _ZSTD.compress(payload, asbytes=True)])
 
 
-def decompress(envelope: bytes, max_bytes: int) -> bytes:
-    """Inverse of `compress`, for untrusted envelopes: never more than `max_bytes` are made."""
-    try:
-        length, payload = msgpack.unpackb(envelope, raw=True)
-        if type(length) is not int or not 0 <= length <= max_bytes or not isinstance(payload, bytes):
-            raise ValueError(length)
-        content: bytes = _ZSTD.decompress(payload, decompressed_size=length, asbytes=True)
-    except Exception as error:  # msgpack and Arrow raise many unrelated classes on bad bytes
-        raise RequestError("a compressed field cannot be read or is too large") from error
-    return content
-
-
 def contents(elements: Sequence[bytes]) -> dict[str, Any]:
     """A schema's objects, inline, with the hash that the client checks."""
     envelope = compress(pack(list(elements)))

@@ -3,28 +3,19 @@ from __future__ import annotations
 import hashlib
 
 import msgpack
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import RequestError
-from gateway.wire.packing import Fields, compress, contents, decompress, pack, unpack_map
-
-
-@given(st.binary(max_size=10_000))
-def test_the_envelope_gives_back_what_it_was_given(payload: bytes) -> None:
-    assert decompress(compress(payload), 10_000) == payload
+from gateway.wire.packing import Fields, compress, contents, unpack_map
 
 
 def test_the_envelope_says_the_exact_length() -> None:
-    length, _ = msgpack.unpackb(compress(b"x" * 777))
+    length, payload = msgpack.unpackb(compress(b"x" * 777))
     assert length == 777
-
-
-def test_an_envelope_that_promises_too_much_is_refused_before_memory_is_taken() -> None:
-    bomb = pack([1 << 60, msgpack.unpackb(compress(b"x"))[1]])
-    with pytest.raises(RequestError):
-        decompress(bomb, 1 << 20)
+    assert pa.Codec("zstd").decompress(payload, decompressed_size=777, asbytes=True) == b"x" * 777
 
 
 @given(st.binary(max_size=300))
@@ -69,4 +60,5 @@ def test_a_defect_names_the_action_and_the_field(fields, read, rule) -> None:
 def test_contents_carry_the_hash_of_their_bytes() -> None:
     made = contents([b"one", b"two"])
     assert made["sha256"] == hashlib.sha256(made["serialized"]).hexdigest()
-    assert msgpack.unpackb(decompress(made["serialized"], 1000)) == [b"one", b"two"]
+    length, payload = msgpack.unpackb(made["serialized"])
+    assert msgpack.unpackb(pa.Codec("zstd").decompress(payload, length)) == [b"one", b"two"]
