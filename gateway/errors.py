@@ -6,6 +6,7 @@ GatewayError
 │   └── MalformedFilterError     a filter document that is no filter document
 ├── NotFoundError                the schema, table, column or version does not exist
 ├── UnsupportedError             a thing the gateway does not do
+├── PreconditionError            the table or transaction is not in a state for this
 ├── DeniedError                  the caller may not do this
 ├── ConstraintError              a constraint of the table would be broken
 ├── ConflictError                others were faster; start over
@@ -46,6 +47,10 @@ class NotFoundError(GatewayError):
 
 class UnsupportedError(GatewayError):
     """What the caller asked for is not offered."""
+
+
+class PreconditionError(GatewayError):
+    """The table or the transaction is not in a state that allows this."""
 
 
 class DeniedError(GatewayError):

@@ -78,6 +78,18 @@ class ScanSettings(_Section):
     statistics: bool = True
 
 
+class StagingSettings(_Section):
+    folder: str = "staging"
+    memory_rows: Positive = 65_536
+    memory_bytes: Positive = 16 << 20
+    max_bytes: Positive = 64 << 30
+
+
+class WriteSettings(_Section):
+    small_bytes: Positive = 32 << 20
+    retry_seconds: Seconds = 60
+
+
 class FilterSettings(_Section):
     depth: Positive = 200
     in_items: Positive = 10_000
@@ -129,6 +141,8 @@ class Settings(BaseSettings):
     discovery: DiscoverySettings = DiscoverySettings()
     rowids: RowIdSettings = RowIdSettings()
     scan: ScanSettings = ScanSettings()
+    staging: StagingSettings = StagingSettings()
+    write: WriteSettings = WriteSettings()
     filters: FilterSettings = FilterSettings()
     limits: LimitSettings = LimitSettings()
     transactions: TransactionSettings = TransactionSettings()

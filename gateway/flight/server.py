@@ -14,6 +14,7 @@ from gateway.errors import UnsupportedError
 from gateway.flight.actions import Actions
 from gateway.flight.boundary import Path, errors_as_flight, outcome_of
 from gateway.flight.browsing import DATABASES_SHAPE, DATABASES_TICKET, Browsing
+from gateway.flight.exchanges import Exchanges, known_operation
 from gateway.flight.gate import Gate
 from gateway.flight.middleware import KEY, CallMiddlewareFactory, headers_of
 from gateway.flight.scans import Scans
@@ -25,11 +26,14 @@ Reply = TypeVar("Reply")
 
 
 class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
-    def __init__(self, location: str, actions: Actions, browsing: Browsing, scans: Scans, gate: Gate) -> None:
+    def __init__(
+        self, location: str, actions: Actions, browsing: Browsing, scans: Scans, exchanges: Exchanges, gate: Gate
+    ) -> None:
         super().__init__(location, middleware={KEY: CallMiddlewareFactory()})
         self._actions = actions
         self._browsing = browsing
         self._scans = scans
+        self._exchanges = exchanges
         self._gate = gate
 
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
@@ -70,9 +74,20 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         with errors_as_flight(Path.STREAM):
             raise UnsupportedError("this gateway does not take writes yet")
 
-    def do_exchange(self, *_arguments: object) -> None:
-        with errors_as_flight(Path.STREAM):
-            raise UnsupportedError("this gateway does not take writes yet")
+    def do_exchange(
+        self,
+        context: flight.ServerCallContext,
+        descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.MetadataRecordBatchWriter,
+    ) -> None:
+        headers = headers_of(context)
+        self._answer(
+            "do_exchange",
+            headers,
+            lambda: self._exchanges.run(headers, descriptor, reader, writer, context.is_cancelled),
+            known_operation(headers.operation),
+        )
 
     def _answer(self, method: str, headers: CallHeaders, work: Callable[[], Reply], action: str = "") -> Reply:
         """Run one call that is not a stream, and record how it ended."""

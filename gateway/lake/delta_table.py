@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -17,14 +18,20 @@ from gateway.catalog.capabilities import (
     ScanRequest,
     Size,
 )
+from gateway.catalog.changes import WriteContext
 from gateway.catalog.names import TableName
 from gateway.errors import NotFoundError, RequestError
 from gateway.lake.history import parse_moment, parse_version, version_at_time
 from gateway.lake.reader import Readers
 from gateway.lake.schemas import shape_of
 from gateway.lake.snapshots import LOG, LogSnapshot, Snapshots
+from gateway.lake.spark import Spark
+from gateway.lake.staging import StagingFolder
+from gateway.lake.statements import WriteRoom, abilities, changes_of
 from gateway.lake.statistics import column_statistics
 from gateway.lake.storage import Folder
+from gateway.lake.writer import Committed, TableWriter
+from gateway.settings import WriteSettings
 from gateway.wire.tickets import Slice, stamp_of
 
 
@@ -61,17 +68,35 @@ class DeltaSnapshot:
         return self.readers.open(self.log, request, ScanReport())
 
 
+@dataclass(frozen=True)
+class TableTools:
+    """What every Delta table of a gateway works with; `landed` hears of each commit."""
+
+    readers: Readers
+    spark: Spark
+    staging: StagingFolder
+    write: WriteSettings
+    rowid_column: str
+    statistics: bool
+    landed: Callable[[TableName, WriteContext, Committed], None] = lambda _name, _context, _committed: None
+
+
 class DeltaTable:
     """Thread-safe: the snapshots have their own lock, `_lock` guards the description."""
 
-    def __init__(
-        self, name: TableName, folder: Folder, readers: Readers, rowid_column: str, *, statistics: bool
-    ) -> None:
+    def __init__(self, name: TableName, folder: Folder, tools: TableTools) -> None:
         self._name = name
         self._log = folder.child(LOG)
-        self._snapshots = Snapshots(str(name), folder, rowid_column)
-        self._readers = readers
-        self._statistics = statistics
+        self._snapshots = Snapshots(str(name), folder, tools.rowid_column)
+        self._readers = tools.readers
+        self._statistics = tools.statistics
+        self._write_room = WriteRoom(
+            snapshots=self._snapshots,
+            writer=TableWriter(str(name), self._snapshots, self._log, tools.spark, tools.write),
+            staging=tools.staging,
+            shape=lambda snapshot: self._told(snapshot).shape,
+            landed=lambda context, committed: tools.landed(name, context, committed),
+        )
         self._lock = threading.Lock()
         self._description: Description | None = None
         self._told = lru_cache(maxsize=16)(self._wrap)
@@ -101,7 +126,7 @@ class DeltaTable:
                 shape=old.shape if old is not None and same_shape else snapshot.shape,
                 comment=snapshot.log.comment,
                 size=snapshot.size,
-                abilities=_abilities(snapshot.log),
+                abilities=abilities(snapshot.log),
             )
             return not same
 
@@ -121,9 +146,9 @@ class DeltaTable:
                 raise
             raise type(error)(f"table '{self._name}': {error.message}") from error
 
+    def changes(self) -> object:
+        """What can be done to this table now."""
+        return changes_of(self._write_room)
+
     def _wrap(self, snapshot: LogSnapshot) -> DeltaSnapshot:
         return DeltaSnapshot(snapshot, shape_of(snapshot.schema, statistics=self._statistics), self._readers)
-
-
-def _abilities(snapshot: LogSnapshot) -> tuple[str, ...]:
-    return ("read", "row ids") if snapshot.schema.rowid is not None else ("read",)

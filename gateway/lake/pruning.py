@@ -38,7 +38,12 @@ _MANY_VALUES = 100  # beyond this an IN list counts as the range it spans
 
 def surviving_files(snapshot: LogSnapshot, conjuncts: Sequence[Expression], bindings: Bindings) -> list[int]:
     """Positions of the files that may hold a row for which every conjunct is true."""
-    mask = _may_match(snapshot, _condition(conjuncts, bindings)) if conjuncts else None
+    return files_for(snapshot, _condition(conjuncts, bindings))
+
+
+def files_for(snapshot: LogSnapshot, condition: Condition) -> list[int]:
+    """Positions of the files that may hold a row for which the condition is true."""
+    mask = _may_match(snapshot, condition)
     if mask is None:
         return list(range(snapshot.files.num_rows))
     return [index for index, keep in enumerate(mask.to_pylist()) if keep is not False]

@@ -29,7 +29,7 @@ from gateway.lake.pushdown_spark import Spark
 from gateway.lake.pushdown_statistics import guarded
 from gateway.wire.filter_tree import Expression
 
-__all__ = ["Binding", "Bindings", "Translation", "to_datafusion", "to_spark"]
+__all__ = ["Binding", "Bindings", "Engine", "Translation", "say_datafusion", "to_datafusion", "to_spark"]
 
 P = TypeVar("P")
 
@@ -68,6 +68,11 @@ def to_datafusion(conjuncts: Sequence[Expression], bindings: Bindings) -> Transl
 def to_spark(conjuncts: Sequence[Expression], bindings: Bindings) -> Translation[Column]:
     """A boolean column; needs a running Spark session, whose literals it makes."""
     return _translate(Spark(), conjuncts, bindings)
+
+
+def say_datafusion(condition: Condition) -> str | None:
+    """A condition of the gateway's own, word for word; None where it says nothing."""
+    return _say(DataFusion(), condition)
 
 
 def _translate(engine: Engine[P], conjuncts: Sequence[Expression], bindings: Bindings) -> Translation[P]:

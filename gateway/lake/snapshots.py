@@ -8,6 +8,7 @@ older ones are loaded when asked for and kept for a while.
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from functools import cached_property
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from gateway.catalog.capabilities import Size
 from gateway.errors import GatewayError, InternalError, NotFoundError, UnsupportedError
@@ -30,6 +31,9 @@ _KEPT_SNAPSHOTS = 8
 # Rows per batch are fixed when a table is registered with the engine, so each
 # snapshot is registered once per size (70 µs) and a scan picks by its row width.
 BATCH_ROWS = (131_072, 16_384, 2_048, 256, 32)
+MARK_APPLICATION = "deltaport.rowid"  # the `txn` action that keeps a table's highest row id
+# How the log reader begins when it read everything and knows that it must not go on.
+_REFUSAL = re.compile(r"(?:[A-Za-z ]+: )*Unsupported\b")
 TABLE = "t"  # the name a snapshot has in the engine's SQL
 
 
@@ -46,6 +50,7 @@ class LogSnapshot:
     configuration: dict[str, str]
     reader_features: frozenset[str]
     comment: str
+    rowid_mark: int  # the highest row id that the log says was ever given; -1 where it says nothing
     files: pa.Table = field(repr=False)
     _builders: dict[int, QueryBuilder] = field(repr=False)
 
@@ -63,7 +68,7 @@ class LogSnapshot:
         return max((size // count for size, count in zip(sizes, rows, strict=True) if count), default=0)
 
     def file_values(self, column: Column, kind: str) -> pa.ChunkedArray | None:
-        """Each file's `min`, `max` or `null_count` of a column; None if not kept. A partition's value is both its bounds."""
+        """Each file's `min`, `max` or `null_count` of a column, None if not kept; a partition's value is both."""
         partition = column.name in self.partition_columns and kind != "null_count"
         group, name = ("partition", column.name) if partition else (kind, column.physical_name)
         if group not in self.files.column_names:
@@ -74,12 +79,18 @@ class LogSnapshot:
         chunks = [pc.struct_field(chunk, name) for chunk in struct.chunks]
         return pa.chunked_array(chunks, struct.type.field(name).type)
 
+    @property
+    def is_directly_readable(self) -> bool:
+        return bool(self._builders)
+
     def query(self, sql: str, batch_rows: int) -> pa.RecordBatchReader:
         """Start a query of the direct reader.
 
         Read through the C stream only: iterating deltalake's own reader keeps
         the GIL for as long as a batch takes, and every other call waits.
         """
+        if not self.is_directly_readable:
+            raise UnsupportedError(f"table '{self.table}' uses a Delta feature that only Spark can read here")
         return pa.RecordBatchReader.from_stream(self._builders[batch_rows].execute(sql))
 
 
@@ -190,13 +201,26 @@ def _read(name: str, uri: str, table: DeltaTable, rowid_column: str) -> LogSnaps
         configuration=dict(metadata.configuration),
         reader_features=frozenset(str(feature) for feature in table.protocol().reader_features or ()),
         comment=metadata.description or "",
+        rowid_mark=_rowid_mark(table),
         files=pa.table(table.get_add_actions()),
-        _builders={rows: _builder(table, rows) for rows in BATCH_ROWS},
+        _builders=_builders(table),
     )
 
 
-def _builder(table: DeltaTable, batch_rows: int) -> QueryBuilder:
-    return QueryBuilder({"datafusion.execution.batch_size": str(batch_rows)}).register(TABLE, table)
+def _rowid_mark(table: DeltaTable) -> int:
+    mark = table.transaction_version(MARK_APPLICATION)
+    return -1 if mark is None else mark
+
+
+def _builders(table: DeltaTable) -> dict[int, QueryBuilder]:
+    """One per size, made while the table is at this version; none where the direct reader refuses the table."""
+    try:
+        return {
+            rows: QueryBuilder({"datafusion.execution.batch_size": str(rows)}).register(TABLE, table)
+            for rows in BATCH_ROWS
+        }
+    except DeltaError:
+        return {}
 
 
 @contextlib.contextmanager
@@ -212,6 +236,6 @@ def _log_errors(table: str) -> Iterator[None]:
         # deltalake's runtime panics are BaseExceptions of a class of their own.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        if "feature" in str(error).lower():
+        if _REFUSAL.match(str(error)):
             raise UnsupportedError(f"table '{table}' uses a Delta feature that cannot be read here") from error
         raise InternalError(f"table '{table}': its Delta log cannot be read") from error

@@ -129,6 +129,10 @@ class Spark:
                 if self._root is root and self._state is State.READY:
                     self._idle[profile].append(session)
 
+    def has_died(self) -> bool:
+        """Whether the JVM that ran until now is surely gone, so that it can write nothing any more."""
+        return _jvm_has_ended()
+
     def stop(self) -> None:
         """Stop Spark and its JVM; nobody may use a session after this."""
         self._stop.set()
@@ -278,12 +282,15 @@ def _exercise(session: Any, path: str) -> None:
         session.read.format("delta").load(path).toArrow()
 
 
-def _is_alive(root: Any) -> bool:
+def _jvm_has_ended() -> bool:
     from pyspark import SparkContext
 
-    gateway = SparkContext._gateway
-    process = getattr(gateway, "proc", None)
-    if process is not None and process.poll() is not None:
+    process = getattr(SparkContext._gateway, "proc", None)
+    return process is not None and process.poll() is not None
+
+
+def _is_alive(root: Any) -> bool:
+    if _jvm_has_ended():
         return False
     try:
         return not root.sparkContext._jsc.sc().isStopped()

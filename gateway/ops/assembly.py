@@ -9,20 +9,24 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from gateway.catalog.changes import WriteContext
 from gateway.catalog.names import TableName, check_name
 from gateway.catalog.registry import Catalog, Catalogs
 from gateway.errors import UnavailableError
 from gateway.flight.actions import Actions
 from gateway.flight.browsing import Browsing
+from gateway.flight.exchanges import Exchanges
 from gateway.flight.gate import Gate
 from gateway.flight.scans import Scans
 from gateway.flight.server import FlightServer
 from gateway.flight.streams import ScanStreams
-from gateway.lake.delta_table import DeltaTable
+from gateway.lake.delta_table import DeltaTable, TableTools
 from gateway.lake.reader import Readers
 from gateway.lake.spark import Spark, State
+from gateway.lake.staging import StagingFolder
 from gateway.lake.storage import Folder
 from gateway.lake.warehouse import Warehouse
+from gateway.lake.writer import Committed
 from gateway.settings import CatalogSettings, Settings
 from gateway.telemetry import metrics
 from gateway.transactions.manager import TransactionManager
@@ -35,6 +39,8 @@ class Lake:
 
     settings: Settings
     spark: Spark
+    staging: StagingFolder
+    transactions: TransactionManager
     catalogs: Catalogs
     refreshers: ThreadPoolExecutor
 
@@ -42,7 +48,6 @@ class Lake:
 @dataclass(frozen=True)
 class Service:
     lake: Lake
-    transactions: TransactionManager
     streams: ScanStreams
     gate: Gate
     server: FlightServer
@@ -54,31 +59,43 @@ def build_lake(settings: Settings, spark: Spark | None = None) -> Lake:
     readers = Readers(settings.scan, spark)
     executor = ThreadPoolExecutor(settings.discovery.threads, thread_name_prefix="refresh")
 
+    transactions = TransactionManager(settings.transactions)
+    staging = StagingFolder(settings.staging)
+
+    def landed(name: TableName, context: WriteContext, committed: Committed) -> None:
+        if committed.version is not None:
+            transactions.wrote(context.transaction, name.key, committed.version)
+
+    tools = TableTools(
+        readers, spark, staging, settings.write, settings.rowids.column, settings.scan.statistics, landed
+    )
+
     def open_table(name: TableName, folder: Folder) -> DeltaTable:
-        return DeltaTable(name, folder, readers, settings.rowids.column, statistics=settings.scan.statistics)
+        return DeltaTable(name, folder, tools)
 
     catalogs = Catalogs(
         [_catalog(name, part, open_table, executor) for name, part in settings.catalogs.items()],
         next((name for name, part in settings.catalogs.items() if part.default), None),
     )
-    return Lake(settings, spark, catalogs, executor)
+    return Lake(settings, spark, staging, transactions, catalogs, executor)
 
 
 def build_service(settings: Settings, spark: Spark | None = None) -> Service:
     lake = build_lake(settings, spark)
-    transactions = TransactionManager(settings.transactions)
+    transactions = lake.transactions
     streams = ScanStreams(settings.scan)
     limits = FilterLimits(settings.filters.depth, settings.filters.in_items, settings.limits.field_bytes)
     scans = Scans(lake.catalogs, transactions, streams, limits)
     browsing = Browsing(lake.catalogs, scans)
     actions = Actions(lake.catalogs, browsing, scans, transactions, settings.limits)
+    exchanges = Exchanges(lake.catalogs, transactions)
     gate = Gate()
     address = f"{settings.flight.host}:{settings.flight.port}"
     try:
-        server = FlightServer(f"grpc://{address}", actions, browsing, scans, gate)
+        server = FlightServer(f"grpc://{address}", actions, browsing, scans, exchanges, gate)
     except pa.ArrowException as error:  # says no more than that it did not start
         raise UnavailableError(f"cannot listen on {address} (flight.host, flight.port): is the port taken?") from error
-    return Service(lake, transactions, streams, gate, server)
+    return Service(lake, streams, gate, server)
 
 
 def _catalog(

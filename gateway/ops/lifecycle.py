@@ -46,6 +46,7 @@ class Gateway:
 
     def start(self) -> None:
         self._health.start()
+        self.service.lake.staging.remove_leftovers()
         self.service.streams.start()
         if self._owns_spark:
             self.service.lake.spark.start()
@@ -85,6 +86,7 @@ class Gateway:
         self._health.stop()
         self._refresher.join()
         self.service.lake.refreshers.shutdown()
+        self.service.lake.staging.close()
         if self._owns_spark:
             self.service.lake.spark.stop()
         log.info("gateway_stopped")
@@ -104,7 +106,7 @@ class Gateway:
                 return
 
     def _update_gauges(self) -> None:
-        metrics.TRANSACTIONS.set(len(self.service.transactions))
+        metrics.TRANSACTIONS.set(len(self.service.lake.transactions))
         for catalog in self.service.lake.catalogs:
             listing = catalog.known()
             metrics.CATALOG_TABLES.labels(catalog.name).set(len(listing.tables))

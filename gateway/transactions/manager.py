@@ -61,6 +61,12 @@ class TransactionManager:
         with self._lock:
             return self._touch(identity).read_versions.setdefault(table, version)
 
+    def wrote(self, transaction: str | None, table: Hashable, version: int) -> None:
+        """A transaction goes on reading a table as of its own last write to it."""
+        if transaction and self.is_issued(transaction):
+            with self._lock:
+                self._touch(TransactionId(transaction)).read_versions[table] = version
+
     def __len__(self) -> int:
         with self._lock:
             self._forget()

@@ -18,6 +18,8 @@ CATALOG = "airport-catalog"
 TRACE = "airport-trace-id"
 TRANSACTION = "airport-transaction-id"
 CONTRACT_TRANSACTION = "x-transaction-id"
+OPERATION = "airport-operation"
+RETURN_CHUNKS = "return-chunks"
 LIST_CATALOG = "airport-list-flights-filter-catalog"
 LIST_SCHEMA = "airport-list-flights-filter-schema"
 
@@ -33,6 +35,8 @@ class CallHeaders:
     trace: str | None = None
     session: str | None = None
     user_agent: str | None = None
+    operation: str | None = None
+    returning: bool = False
     list_catalog: str | None = None
     list_schema: str | None = None
 
@@ -44,6 +48,8 @@ def parse_headers(headers: Mapping[str, Sequence[str | bytes]]) -> CallHeaders:
         trace=_first(headers, TRACE),
         session=_first(headers, SESSION),
         user_agent=_first(headers, USER_AGENT),
+        operation=_first(headers, OPERATION),
+        returning=_first(headers, RETURN_CHUNKS) == "1",
         list_catalog=_first(headers, LIST_CATALOG),
         list_schema=_first(headers, LIST_SCHEMA),
     )

@@ -11,6 +11,7 @@ from gateway.catalog.names import TableName
 from gateway.catalog.registry import Catalogs
 from gateway.flight.actions import Actions
 from gateway.flight.browsing import Browsing
+from gateway.flight.exchanges import Exchanges
 from gateway.flight.gate import Gate
 from gateway.flight.scans import Scans
 from gateway.flight.server import FlightServer
@@ -35,7 +36,8 @@ class MemoryService:
         scans = Scans(self.catalogs, self.transactions, self.streams, FilterLimits())
         browsing = Browsing(self.catalogs, scans)
         actions = Actions(self.catalogs, browsing, scans, self.transactions, limits)
-        self.server = FlightServer("grpc://127.0.0.1:0", actions, browsing, scans, self.gate)
+        exchanges = Exchanges(self.catalogs, self.transactions)
+        self.server = FlightServer("grpc://127.0.0.1:0", actions, browsing, scans, exchanges, self.gate)
         self.location = f"grpc://127.0.0.1:{self.server.port}"
 
     def add(self, schema: str, table: str, *versions: pa.Table) -> MemoryTable:

@@ -1,0 +1,226 @@
+"""Changing a table: the abilities a table may have, and one statement's way through them.
+
+A statement takes an upload batch by batch and becomes one atomic change when it
+is committed; until then nothing is written that anybody could see. The forms
+that take the rowid inside the batches are preferred over those that take a
+list of ids; `update_of` and `delete_of` choose, in one place, for everyone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from gateway.catalog.names import TableName
+from gateway.errors import CancelledError, PreconditionError, RequestError
+from gateway.wire.listing import ROWID_KEY
+
+
+class Operation(Enum):
+    INSERT = "insert"
+    UPDATE = "update"
+    DELETE = "delete"
+
+    @property
+    def verb(self) -> str:
+        return self.value.upper()
+
+
+@dataclass(frozen=True, slots=True)
+class WriteContext:
+    """Who writes, in which transaction, and from which version of the table.
+
+    `read_version` is the version the caller computed its change from; None means
+    it did not say, and its last write wins. `is_cancelled` is asked before the commit.
+    """
+
+    caller: str
+    transaction: str | None = None
+    read_version: int | None = None
+    is_cancelled: Callable[[], bool] = lambda: False
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """`returning` asks for the changed rows; `columns` narrows them, empty means all.
+
+    `strict` makes an unknown row id an error; otherwise it is skipped.
+    """
+
+    returning: bool = False
+    columns: tuple[str, ...] = ()
+    strict: bool = False
+
+
+class Statement(Protocol):
+    """One upload on its way to one commit. For one thread; `abort` after any failure, as often as you like."""
+
+    @property
+    def reply_schema(self) -> pa.Schema:
+        """The schema of what `add` answers when rows are returned."""
+
+    def add(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+        """Take a batch; with `returning`, the rows it changes as the commit will leave them (DELETE: as they were)."""
+
+    def commit(self) -> int:
+        """Make the change durable and say how many rows it affected; raises when nothing was written."""
+
+    def abort(self) -> None:
+        """Give up: release what was staged. Nothing was written."""
+
+
+@runtime_checkable
+class Insertable(Protocol):
+    def insert(self, upload: pa.Schema, options: WriteOptions, context: WriteContext) -> Statement: ...
+
+
+@runtime_checkable
+class BatchUpdatable(Protocol):
+    def update_batches(self, upload: pa.Schema, options: WriteOptions, context: WriteContext) -> Statement:
+        """The upload holds the columns to set and the rowid."""
+
+
+@runtime_checkable
+class Updatable(Protocol):
+    def update_rows(self, row_ids: Sequence[int], rows: pa.Table, options: WriteOptions, context: WriteContext) -> int:
+        """Row i of `rows` replaces the values of row_ids[i]."""
+
+
+@runtime_checkable
+class BatchDeletable(Protocol):
+    def delete_batches(self, upload: pa.Schema, options: WriteOptions, context: WriteContext) -> Statement:
+        """The upload holds the rowid; other columns are ignored."""
+
+
+@runtime_checkable
+class Deletable(Protocol):
+    def delete_rows(self, row_ids: Sequence[int], options: WriteOptions, context: WriteContext) -> int: ...
+
+
+@runtime_checkable
+class Changeable(Protocol):
+    def changes(self) -> object:
+        """An object that has exactly the abilities which the table has now: they follow from what the table is."""
+
+
+def abilities_of(table: object) -> object:
+    return table.changes() if isinstance(table, Changeable) else table
+
+
+def can_update(table: object) -> bool:
+    return isinstance(abilities_of(table), BatchUpdatable | Updatable)
+
+
+def can_delete(table: object) -> bool:
+    return isinstance(abilities_of(table), BatchDeletable | Deletable)
+
+
+def find_rowid_column(schema: pa.Schema | None) -> int:
+    """Position of the first field named `rowid` or marked as one, from the left; -1 when there is none."""
+    if schema is None:
+        return -1
+    for index, field in enumerate(schema):
+        if field.name == "rowid" or (field.metadata or {}).get(ROWID_KEY):
+            return index
+    return -1
+
+
+def require_rowid(operation: Operation, upload: pa.Schema) -> int:
+    index = find_rowid_column(upload)
+    if index < 0:
+        raise RequestError(f"{operation.verb} requires rowid column in input schema")
+    if upload.field(index).type not in (pa.int64(), pa.int32(), pa.uint64()):
+        raise RequestError("rowid column must be Int64, Int32, or Uint64")
+    return index
+
+
+def insert_into(
+    table: object, name: TableName, upload: pa.Schema, options: WriteOptions, context: WriteContext
+) -> Statement:
+    able = abilities_of(table)
+    if not isinstance(able, Insertable):
+        raise PreconditionError(f"table '{name.table}' does not support INSERT operations")
+    return able.insert(upload, options, context)
+
+
+def update_of(table: object, upload: pa.Schema, options: WriteOptions, context: WriteContext) -> Statement:
+    """An UPDATE whose batches hold the rowid, whichever form the table has."""
+    able = abilities_of(table)
+    if isinstance(able, BatchUpdatable):
+        require_rowid(Operation.UPDATE, upload)
+        return able.update_batches(upload, options, context)
+    if isinstance(able, Updatable):
+        return _IdListStatement(Operation.UPDATE, upload, options, context, _update_with(able, options, context))
+    raise PreconditionError("table does not support UPDATE operations")
+
+
+def delete_of(table: object, upload: pa.Schema, options: WriteOptions, context: WriteContext) -> Statement:
+    """A DELETE whose batches hold the rowid, whichever form the table has."""
+    able = abilities_of(table)
+    if isinstance(able, BatchDeletable):
+        require_rowid(Operation.DELETE, upload)
+        return able.delete_batches(upload, options, context)
+    if isinstance(able, Deletable):
+        if options.returning:
+            raise PreconditionError("table does not support DELETE with RETURNING")
+        return _IdListStatement(Operation.DELETE, upload, options, context, _delete_with(able, options, context))
+    raise PreconditionError("table does not support DELETE operations")
+
+
+ApplyIds = Callable[[list[int], pa.Table], int]
+
+
+def _update_with(table: Updatable, options: WriteOptions, context: WriteContext) -> ApplyIds:
+    return lambda row_ids, rows: table.update_rows(row_ids, rows, options, context)
+
+
+def _delete_with(table: Deletable, options: WriteOptions, context: WriteContext) -> ApplyIds:
+    return lambda row_ids, _rows: table.delete_rows(row_ids, options, context)
+
+
+class _IdListStatement:
+    """For tables that take lists of ids: collects the upload, takes the ids out, and applies them at the end.
+
+    Such tables do not tell the rows they changed: an UPDATE returns the values it was given, a DELETE nothing.
+    """
+
+    def __init__(
+        self,
+        operation: Operation,
+        upload: pa.Schema,
+        options: WriteOptions,
+        context: WriteContext,
+        apply: ApplyIds,
+    ) -> None:
+        self._rowid = require_rowid(operation, upload)
+        self._upload = upload
+        self._options = options
+        self._context = context
+        self._apply = apply
+        self._batches: list[pa.RecordBatch] = []
+
+    @property
+    def reply_schema(self) -> pa.Schema:
+        return self._upload
+
+    def add(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+        self._batches.append(batch)
+        return batch if self._options.returning else None
+
+    def commit(self) -> int:
+        rows = pa.Table.from_batches(self._batches, self._upload)
+        if rows.num_rows == 0:
+            return 0
+        row_ids = rows.column(self._rowid).to_pylist()
+        if any(row_id is None for row_id in row_ids):
+            raise RequestError("rowid must not be null")
+        if self._context.is_cancelled():
+            raise CancelledError("the upload was cancelled; nothing was written")
+        return self._apply(row_ids, rows.remove_column(self._rowid))
+
+    def abort(self) -> None:
+        self._batches.clear()

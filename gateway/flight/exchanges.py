@@ -1,0 +1,108 @@
+"""Uploads of the DuckDB client: DoExchange insert, update and delete.
+
+The client sends its schema and blocks until it has the server's; then come
+batches, each answered at once when rows are returned; then the half-close,
+after which the change is made durable before the count is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import structlog
+from pyarrow import flight
+
+from gateway.catalog.capabilities import Readable
+from gateway.catalog.changes import Operation, Statement, WriteContext, WriteOptions, delete_of, insert_into, update_of
+from gateway.catalog.registry import Catalogs
+from gateway.errors import CancelledError, GatewayError, RequestError
+from gateway.transactions.manager import TransactionManager
+from gateway.wire.headers import CallHeaders
+from gateway.wire.packing import pack
+from gateway.wire.tickets import decode_path
+
+log = structlog.get_logger(__name__)
+
+ANONYMOUS = "anonymous"
+
+
+class Exchanges:
+    def __init__(self, catalogs: Catalogs, transactions: TransactionManager) -> None:
+        self._catalogs = catalogs
+        self._transactions = transactions
+
+    def run(
+        self,
+        headers: CallHeaders,
+        descriptor: flight.FlightDescriptor,
+        reader: Any,
+        writer: Any,
+        is_cancelled: Callable[[], bool],
+    ) -> int:
+        """Take an upload to its commit and answer it; returns how many rows were affected."""
+        statement = self._open(headers, descriptor, reader.schema, is_cancelled)
+        try:
+            writer.begin(statement.reply_schema)
+            self._take(statement, headers.returning, reader, writer)
+            if is_cancelled():
+                raise CancelledError("the upload was cancelled; nothing was written")
+            changed = statement.commit()
+        finally:
+            statement.abort()
+        writer.write_metadata(pack({"total_changed": changed}))
+        return changed
+
+    def _open(
+        self,
+        headers: CallHeaders,
+        descriptor: flight.FlightDescriptor,
+        upload: pa.Schema,
+        is_cancelled: Callable[[], bool],
+    ) -> Statement:
+        path = decode_path(descriptor)
+        table = self._catalogs.get(path.catalog or headers.catalog).table(path.schema, path.table)
+        context = self._context(headers, table, is_cancelled)
+        options = WriteOptions(returning=headers.returning)
+        match headers.operation:
+            case Operation.INSERT.value:
+                return insert_into(table, table.name, upload, options, context)
+            case Operation.UPDATE.value:
+                return update_of(table, upload, options, context)
+            case Operation.DELETE.value:
+                return delete_of(table, upload, options, context)
+        raise RequestError("the exchange needs the header airport-operation: insert, update or delete")
+
+    def _context(self, headers: CallHeaders, table: Readable, is_cancelled: Callable[[], bool]) -> WriteContext:
+        read_version = None
+        if headers.operation != Operation.INSERT.value and headers.transaction:
+            # The scan below an UPDATE or DELETE reads this version; the rows it names must still be what they were.
+            read_version = self._transactions.read_version(
+                headers.transaction, table.name.key, lambda: table.current().version
+            )
+        return WriteContext(ANONYMOUS, headers.transaction, read_version, is_cancelled)
+
+    @staticmethod
+    def _take(statement: Statement, returning: bool, reader: Any, writer: Any) -> None:
+        failure: GatewayError | None = None
+        for chunk in reader:
+            if chunk.data is None or failure is not None:
+                continue  # a longer upload loses the class of an error that comes before its end: drain first
+            try:
+                answer = statement.add(chunk.data)
+            except GatewayError as error:
+                if returning:
+                    raise  # the client waits for an answer to this very batch
+                failure = error
+                statement.abort()
+                continue
+            if answer is not None:
+                writer.write_batch(answer)
+        if failure is not None:
+            raise failure
+
+
+def known_operation(name: str | None) -> str:
+    """The operation where it is one, else a fixed word: names from outside never become metric labels."""
+    return name if name in {operation.value for operation in Operation} else "unknown"

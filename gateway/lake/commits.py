@@ -1,0 +1,133 @@
+"""What became of a commit: landed, surely not, or unknown.
+
+Every commit carries an id in its `userMetadata`. Whatever an engine said, the
+log decides: a commit whose id is found there landed, once. Only "surely not"
+may be tried again or cleaned up after.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from gateway.lake.history import commit_file
+from gateway.lake.storage import Folder
+
+_KEY = "deltaport"
+
+
+@dataclass(frozen=True, slots=True)
+class CommitNote:
+    """What the gateway writes into a commit: enough to find it again and to say whose it was."""
+
+    transaction: str | None
+    caller: str
+    statements: tuple[dict[str, object], ...]
+    id: str = field(default_factory=lambda: str(uuid.uuid4()))
+
+    def encode(self) -> str:
+        note = {
+            "commit": self.id,
+            "transaction": self.transaction,
+            "caller": self.caller,
+            "statements": self.statements,
+        }
+        return json.dumps({_KEY: note}, separators=(",", ":"))
+
+
+def find_commit(log: Folder, after_version: int, commit_id: str) -> int | None:
+    """The version that holds a commit, among those after a version; None when it is not there."""
+    version = after_version + 1
+    while (info := _commit_info(log, version)) is not None:
+        if _commit_id(info) == commit_id:
+            return version
+        version += 1
+    return None
+
+
+def _commit_info(log: Folder, version: int) -> dict[str, Any] | None:
+    """A commit's own line; {} where it has none, None where there is no such commit."""
+    if log.stamps([commit_file(version)]) == [None]:
+        return None
+    with log.open_file(commit_file(version)) as file:
+        for line in file.read().splitlines():
+            action = json.loads(line)
+            if "commitInfo" in action:
+                info: dict[str, Any] = action["commitInfo"]
+                return info
+    return {}
+
+
+def _commit_id(info: dict[str, Any]) -> str | None:
+    try:
+        return str(json.loads(info["userMetadata"])[_KEY]["commit"])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+class Failure(Enum):
+    """Why a MERGE failed, as far as its error tells."""
+
+    ROW_ID_TAKEN = "row id taken"
+    CONFLICT = "conflict"
+    CONSTRAINT = "constraint"
+    SPARK_GONE = "spark gone"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    failure: Failure
+    detail: str = ""
+
+
+_CONFLICTS = re.compile(
+    r"Concurrent(Append|DeleteRead|DeleteDelete|Write|Transaction)Exception|MetadataChangedException|ProtocolChangedException|DELTA_CONCURRENT|DELTA_METADATA_CHANGED|DELTA_PROTOCOL_CHANGED"
+)
+_CHECK = re.compile(r"CHECK constraint (\S+) ")
+_NOT_NULL = re.compile(r"NOT NULL constraint violated for column: ([^\n]+?)\.?\s*(?:\n|$)")
+
+
+def explain(error: BaseException) -> Explained:
+    """Walk the Java causes: Spark wraps what failed in a task, in a job, in a Python error."""
+    texts = list(_causes(error))
+    for name, text in texts:
+        if "row id taken" in text and "USER_RAISED_EXCEPTION" in text:
+            return Explained(Failure.ROW_ID_TAKEN)
+        if "InvariantViolation" in name or "DELTA_VIOLATE_CONSTRAINT" in text or "DELTA_NOT_NULL_CONSTRAINT" in text:
+            return Explained(Failure.CONSTRAINT, _broken_constraint(text))
+        if _CONFLICTS.search(name) or _CONFLICTS.search(text):
+            return Explained(Failure.CONFLICT)
+    if any(
+        name.startswith("Py4JNetwork") or name in ("ConnectionRefusedError", "ConnectionResetError")
+        for name, _ in texts
+    ):
+        return Explained(Failure.SPARK_GONE)
+    return Explained(Failure.OTHER, texts[-1][1][:300] if texts else "")
+
+
+def _causes(error: BaseException) -> Iterator[tuple[str, str]]:
+    seen: BaseException | None = error
+    while seen is not None:
+        yield type(seen).__name__, str(seen)
+        java = getattr(seen, "java_exception", None) or getattr(seen, "_origin", None)
+        while java is not None:
+            try:
+                yield str(java.getClass().getName()), str(java.getMessage())
+                java = java.getCause()
+            except Exception:  # the JVM went away while it was asked
+                return
+        seen = seen.__cause__ or seen.__context__
+
+
+def _broken_constraint(text: str) -> str:
+    if match := _NOT_NULL.search(text):
+        return f"NOT NULL constraint failed: column '{match[1]}'"
+    if match := _CHECK.search(text):
+        return f"CHECK constraint failed: {match[1]}"
+    return "a constraint of the table failed"

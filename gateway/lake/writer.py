@@ -1,0 +1,220 @@
+"""The committer of one table: a change in, a durable commit out.
+
+One MERGE runs at a time per table, so the gateway's own writers never conflict.
+A commit that meets foreign writers is run again where that is safe, bounded by
+time; one that failed in an unclear way is settled by looking for its id in the
+log before anything else happens.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from dataclasses import dataclass
+
+import pyarrow as pa
+import structlog
+
+from gateway.catalog.changes import Operation, WriteContext, WriteOptions
+from gateway.errors import (
+    CancelledError,
+    ConflictError,
+    ConstraintError,
+    GatewayError,
+    InternalError,
+    NotFoundError,
+    OutcomeUnknownError,
+    RequestError,
+    UnavailableError,
+)
+from gateway.lake.commits import CommitNote, Explained, Failure, explain, find_commit
+from gateway.lake.keys import check_keys
+from gateway.lake.lookups import ids_condition, rows_by_id, same_rows
+from gateway.lake.merge import Change, Counts, last_of_each, run_merge
+from gateway.lake.pruning import files_for
+from gateway.lake.rowids import highest_row_id
+from gateway.lake.snapshots import LogSnapshot, Snapshots
+from gateway.lake.spark import Profile, Spark
+from gateway.lake.staging import StagedRows
+from gateway.lake.storage import Folder
+from gateway.lake.uploads import ROWID_FIELD, UploadPlan
+from gateway.settings import WriteSettings
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A statement that is complete and waits for its commit."""
+
+    operation: Operation
+    plan: UploadPlan
+    rows: StagedRows
+    options: WriteOptions
+    context: WriteContext
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What became of a statement; `version` is None when there was nothing to change."""
+
+    affected: int
+    version: int | None
+
+
+class TableWriter:
+    """Thread-safe: `_turn` lets one commit run at a time."""
+
+    def __init__(
+        self, table: str, snapshots: Snapshots, log_folder: Folder, spark: Spark, settings: WriteSettings
+    ) -> None:
+        self._table = table
+        self._snapshots = snapshots
+        self._log = log_folder
+        self._spark = spark
+        self._settings = settings
+        self._turn = threading.Lock()
+
+    def commit(self, pending: Pending) -> Committed:
+        with self._turn:
+            deadline = time.monotonic() + self._settings.retry_seconds
+            while True:
+                if pending.context.is_cancelled():
+                    raise CancelledError("the statement was cancelled; nothing was written")
+                done = self._attempt(pending)
+                if done is not None:
+                    return done
+                if time.monotonic() > deadline:
+                    raise ConflictError(
+                        f"table '{self._table}': other writers were faster for {self._settings.retry_seconds:g} s; try again"
+                    )
+                time.sleep(random.uniform(0.02, 0.1))  # noqa: S311 - jitter
+
+    def _attempt(self, pending: Pending) -> Committed | None:
+        """One try; None when it surely did not land and may be tried again."""
+        head = self._snapshots.current()
+        _check_schema(head, pending)
+        change = self._prepare(head, pending)
+        if change is None:
+            return Committed(0, None)
+        note = CommitNote(
+            pending.context.transaction,
+            pending.context.caller,
+            ({"operation": pending.operation.value, "rows": change.rows.rows},),
+        )
+        started = time.monotonic()
+        try:
+            with self._spark.session(self._profile(head, change)) as session:
+                counts = run_merge(session, head.uri, head.schema, change, note.encode())
+        except GatewayError:
+            raise
+        except Exception as error:  # py4j, Spark and Delta each raise their own
+            return self._settle(head, change, note, error)
+        if counts is None:
+            return None  # a `txn` action was not above the last one: others gave ids meanwhile
+        version = find_commit(self._log, head.version, note.id)
+        log.info(
+            "merge_committed",
+            table=self._table,
+            version=version,
+            operation=pending.operation.value,
+            rows=_affected(change, counts),
+            seconds=round(time.monotonic() - started, 3),
+        )
+        return Committed(_affected(change, counts), version)
+
+    def _prepare(self, head: LogSnapshot, pending: Pending) -> Change | None:
+        """The change as of this head; None when it changes nothing."""
+        operation, rows = pending.operation, pending.rows
+        if operation is Operation.INSERT:
+            check_keys(head, operation, rows, ())
+            if head.schema.rowid is None:
+                return Change(operation, pending.plan.names, rows)
+            first = highest_row_id(head) + 1
+            return Change(operation, pending.plan.names, rows, None, first, first + rows.rows - 1)
+        # A row that goes may hold the highest id, and then only the log remembers that it was given.
+        highest = highest_row_id(head)
+        mark = highest if highest > head.rowid_mark else None
+        if rows.is_spooled:
+            return Change(operation, pending.plan.names, rows, mark=mark)
+        kept = last_of_each(rows.table())
+        row_ids = kept.column(ROWID_FIELD).to_pylist()
+        found = rows_by_id(head, row_ids, ())
+        known = set(found.column(0).to_pylist())
+        missing = [row_id for row_id in row_ids if row_id not in known]
+        self._check_base(head, pending.context.read_version, row_ids, missing)
+        if missing and pending.options.strict:
+            raise NotFoundError(f"row_id {missing[0]} not found in table")
+        if not known:
+            return None
+        if operation is Operation.UPDATE:
+            check_keys(head, operation, rows, row_ids)
+        kept_rows = rows.replaced_by(kept.filter(pa.array([row_id in known for row_id in row_ids])))
+        return Change(operation, pending.plan.names, kept_rows, sorted(known), mark=mark)
+
+    def _check_base(self, head: LogSnapshot, base: int | None, row_ids: list[int], missing: list[int]) -> None:
+        """First committer wins: a row that is not what it was when the caller read it cannot be changed by it."""
+        if base is None or base == head.version:
+            return
+        before = self._snapshots.at(base)
+        if before.schema != head.schema:
+            raise ConflictError(self._conflict(base, head.version))
+        then = rows_by_id(before, row_ids, before.schema.columns)
+        now = rows_by_id(head, row_ids, head.schema.columns)
+        if not same_rows(then, now):
+            raise ConflictError(self._conflict(base, head.version))
+
+    def _conflict(self, base: int, head: int) -> str:
+        return f"conflict: rows of table '{self._table}' changed between version {base} and {head}; run the statement again"
+
+    def _profile(self, head: LogSnapshot, change: Change) -> Profile:
+        if change.rows.is_spooled:
+            return Profile.THROUGHPUT
+        if change.operation is Operation.INSERT or head.schema.rowid is None or change.row_ids is None:
+            return Profile.LATENCY
+        sizes = head.files.column("size_bytes").to_pylist()
+        touched = sum(sizes[index] for index in files_for(head, ids_condition(head.schema.rowid, change.row_ids)))
+        return Profile.LATENCY if touched <= self._settings.small_bytes else Profile.THROUGHPUT
+
+    def _settle(self, head: LogSnapshot, change: Change, note: CommitNote, error: Exception) -> Committed | None:
+        """The log decides what an error left open."""
+        explained = explain(error)
+        version = find_commit(self._log, head.version, note.id)
+        if version is not None:
+            log.warning(
+                "merge_landed_in_spite_of_error", table=self._table, version=version, failure=explained.failure.value
+            )
+            return Committed(change.rows.rows, version)
+        if explained.failure in (Failure.ROW_ID_TAKEN, Failure.CONFLICT):
+            return None
+        raise self._surely_not(explained, error) from error
+
+    def _surely_not(self, explained: Explained, error: Exception) -> GatewayError:
+        if explained.failure is Failure.CONSTRAINT:
+            return ConstraintError(explained.detail)
+        log.error("merge_failed", table=self._table, error=type(error).__name__, detail=explained.detail)
+        if explained.failure is Failure.SPARK_GONE:
+            if self._spark.has_died():
+                return UnavailableError("Spark stopped during the statement; nothing was written, try again")
+            return OutcomeUnknownError(f"table '{self._table}': it is not known whether the statement was written")
+        return InternalError(f"table '{self._table}': Spark could not write; nothing was changed")
+
+
+def _check_schema(head: LogSnapshot, pending: Pending) -> None:
+    """The table may have changed since the upload was planned; its rows are of the old types."""
+    for _, column in pending.plan.columns:
+        now = head.schema.column(column.name)
+        if now is None or now.type != column.type:
+            raise RequestError(f"column '{column.name}' changed during the upload: the schema changed, attach again")
+    if pending.operation is Operation.INSERT and len(pending.plan.columns) != len(head.schema.columns):
+        raise RequestError("the schema changed during the upload, attach again")
+
+
+def _affected(change: Change, counts: Counts) -> int:
+    match change.operation:
+        case Operation.INSERT:
+            return counts.inserted
+        case Operation.UPDATE:
+            return counts.updated
+    return counts.deleted
