@@ -10,7 +10,9 @@ from pyarrow import flight
 
 from gateway.catalog.registry import Catalogs
 from gateway.errors import RequestError, UnsupportedError
+from gateway.flight.boundary import Path
 from gateway.flight.browsing import DATABASES_TICKET, Browsing, is_databases
+from gateway.flight.puts import Puts
 from gateway.flight.scans import REUSE_CONNECTION, Scans
 from gateway.flight.statistics import statistics_reply
 from gateway.settings import LimitSettings
@@ -20,6 +22,7 @@ from gateway.wire.listing import encode_version
 from gateway.wire.messages import CatalogRequest, EndpointsRequest, FlightInfoRequest, StatisticsRequest
 from gateway.wire.packing import pack
 
+IsCancelled = Callable[[], bool]
 Handler = Callable[[CallHeaders, bytes], bytes]
 
 
@@ -29,12 +32,21 @@ class Action:
     handle: Handler
 
 
+@dataclass(frozen=True, slots=True)
+class JsonAction:
+    """An action of the JSON dialect, whose callers go by gRPC codes."""
+
+    description: str
+    handle: Callable[[CallHeaders, bytes, IsCancelled], bytes]
+
+
 class Actions:
     def __init__(
         self,
         catalogs: Catalogs,
         browsing: Browsing,
         scans: Scans,
+        puts: Puts,
         transactions: TransactionManager,
         limits: LimitSettings,
     ) -> None:
@@ -43,13 +55,14 @@ class Actions:
         self._scans = scans
         self._transactions = transactions
         self._limits = limits
-        self._table: dict[str, Action] = {
+        self._table: dict[str, Action | JsonAction] = {
             "list_schemas": Action("Every schema and table of a catalog", self._list_schemas),
             "catalog_version": Action("A number that moves when the catalog changes", self._catalog_version),
             "create_transaction": Action("An id under which statements read one version", self._create_transaction),
             "endpoints": Action("Where to read a table: tickets for DoGet", self._endpoints),
             "flight_info": Action("A table at a version or time", self._flight_info),
             "column_statistics": Action("Bounds of a column, from the Delta log", self._column_statistics),
+            "delete": JsonAction("Delete rows by their ids (JSON)", puts.delete),
         }
 
     def names(self) -> list[tuple[str, str]]:
@@ -59,12 +72,18 @@ class Actions:
         """The name where it is known, else a fixed word: names from outside never become metric labels."""
         return name if name in self._table else "unknown"
 
-    def run(self, name: str, headers: CallHeaders, body: bytes) -> bytes:
+    def path(self, name: str) -> Path:
+        """How this action's errors travel."""
+        return Path.JSON if isinstance(self._table.get(name), JsonAction) else Path.ACTION
+
+    def run(self, name: str, headers: CallHeaders, body: bytes, is_cancelled: IsCancelled) -> bytes:
         action = self._table.get(name)
         if action is None:
             raise UnsupportedError(f"unknown action '{name[:60]}'")
         if len(body) > self._limits.action_bytes:
             raise RequestError(f"{name}: the body is larger than {self._limits.action_bytes} bytes")
+        if isinstance(action, JsonAction):
+            return action.handle(headers, body, is_cancelled)
         return action.handle(headers, body)
 
     def _list_schemas(self, _headers: CallHeaders, body: bytes) -> bytes:

@@ -14,24 +14,21 @@ import pyarrow as pa
 import structlog
 from pyarrow import flight
 
-from gateway.catalog.capabilities import Readable
-from gateway.catalog.changes import Operation, Statement, WriteContext, WriteOptions, delete_of, insert_into, update_of
+from gateway.catalog.changes import Operation, Statement, WriteOptions, delete_of, insert_into, update_of
 from gateway.catalog.registry import Catalogs
 from gateway.errors import CancelledError, GatewayError, RequestError
-from gateway.transactions.manager import TransactionManager
+from gateway.flight.contexts import WriteContexts
 from gateway.wire.headers import CallHeaders
 from gateway.wire.packing import pack
 from gateway.wire.tickets import decode_path
 
 log = structlog.get_logger(__name__)
 
-ANONYMOUS = "anonymous"
-
 
 class Exchanges:
-    def __init__(self, catalogs: Catalogs, transactions: TransactionManager) -> None:
+    def __init__(self, catalogs: Catalogs, contexts: WriteContexts) -> None:
         self._catalogs = catalogs
-        self._transactions = transactions
+        self._contexts = contexts
 
     def run(
         self,
@@ -63,7 +60,8 @@ class Exchanges:
     ) -> Statement:
         path = decode_path(descriptor)
         table = self._catalogs.get(path.catalog or headers.catalog).table(path.schema, path.table)
-        context = self._context(headers, table, is_cancelled)
+        changes_rows = headers.operation != Operation.INSERT.value
+        context = self._contexts.of_transaction(headers, table, is_cancelled, changes_rows=changes_rows)
         options = WriteOptions(returning=headers.returning)
         match headers.operation:
             case Operation.INSERT.value:
@@ -73,15 +71,6 @@ class Exchanges:
             case Operation.DELETE.value:
                 return delete_of(table, upload, options, context)
         raise RequestError("the exchange needs the header airport-operation: insert, update or delete")
-
-    def _context(self, headers: CallHeaders, table: Readable, is_cancelled: Callable[[], bool]) -> WriteContext:
-        read_version = None
-        if headers.operation != Operation.INSERT.value and headers.transaction:
-            # The scan below an UPDATE or DELETE reads this version; the rows it names must still be what they were.
-            read_version = self._transactions.read_version(
-                headers.transaction, table.name.key, lambda: table.current().version
-            )
-        return WriteContext(ANONYMOUS, headers.transaction, read_version, is_cancelled)
 
     @staticmethod
     def _take(statement: Statement, returning: bool, reader: Any, writer: Any) -> None:

@@ -10,13 +10,13 @@ from typing import TypeVar
 import structlog
 from pyarrow import flight
 
-from gateway.errors import UnsupportedError
 from gateway.flight.actions import Actions
 from gateway.flight.boundary import Path, errors_as_flight, outcome_of
 from gateway.flight.browsing import DATABASES_SHAPE, DATABASES_TICKET, Browsing
 from gateway.flight.exchanges import Exchanges, known_operation
 from gateway.flight.gate import Gate
 from gateway.flight.middleware import KEY, CallMiddlewareFactory, headers_of
+from gateway.flight.puts import Puts
 from gateway.flight.scans import Scans
 from gateway.telemetry import metrics
 from gateway.wire.headers import CallHeaders
@@ -27,13 +27,21 @@ Reply = TypeVar("Reply")
 
 class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     def __init__(
-        self, location: str, actions: Actions, browsing: Browsing, scans: Scans, exchanges: Exchanges, gate: Gate
+        self,
+        location: str,
+        actions: Actions,
+        browsing: Browsing,
+        scans: Scans,
+        exchanges: Exchanges,
+        puts: Puts,
+        gate: Gate,
     ) -> None:
         super().__init__(location, middleware={KEY: CallMiddlewareFactory()})
         self._actions = actions
         self._browsing = browsing
         self._scans = scans
         self._exchanges = exchanges
+        self._puts = puts
         self._gate = gate
 
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
@@ -68,11 +76,26 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         headers = headers_of(context)
         body = b"" if action.body is None else action.body.to_pybytes()
         label = self._actions.known(action.type)
-        return [self._answer("do_action", headers, lambda: self._actions.run(action.type, headers, body), label)]
+        path = self._actions.path(action.type)
 
-    def do_put(self, *_arguments: object) -> None:
-        with errors_as_flight(Path.STREAM):
-            raise UnsupportedError("this gateway does not take writes yet")
+        def work() -> bytes:
+            return self._actions.run(action.type, headers, body, context.is_cancelled)
+
+        return [self._answer("do_action", headers, work, label, path)]
+
+    def do_put(
+        self,
+        context: flight.ServerCallContext,
+        descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.FlightMetadataWriter,
+    ) -> None:
+        headers = headers_of(context)
+
+        def work() -> None:
+            self._puts.put(headers, descriptor, reader, writer, context.is_cancelled)
+
+        self._answer("do_put", headers, work, path=Path.JSON)
 
     def do_exchange(
         self,
@@ -89,9 +112,15 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             known_operation(headers.operation),
         )
 
-    def _answer(self, method: str, headers: CallHeaders, work: Callable[[], Reply], action: str = "") -> Reply:
+    def _answer(
+        self,
+        method: str,
+        headers: CallHeaders,
+        work: Callable[[], Reply],
+        action: str = "",
+        path: Path = Path.STREAM,
+    ) -> Reply:
         """Run one call that is not a stream, and record how it ended."""
-        path = Path.ACTION if method == "do_action" else Path.STREAM
         started, failure = time.monotonic(), None
         try:
             with errors_as_flight(path):

@@ -115,7 +115,7 @@ class ScanStreams:
         try:
             yield scan
         finally:
-            # Under the lock: once out of the set, the watch no longer asks the call's context, which ends with the call.
+            # Under the lock: once it is out of the set, the watch no longer asks a context that ends with its call.
             with self._lock:
                 self._running.discard(scan)
             stream.close()

@@ -1,16 +1,19 @@
 """Delta's SQL expressions in DuckDB's dialect.
 
-Checks and defaults are written in Spark SQL; the client parses them with
-DuckDB's parser, and one that it cannot read fails the whole table. So only
+Checks and defaults are written in Spark SQL; the client parses and binds them
+with DuckDB, and one that it cannot read fails the whole table. So only
 expressions made of parts that mean the same in both dialects are passed on.
 The others are left out: Delta itself still enforces a check on every write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import date
+from enum import Enum, auto
 from typing import Protocol
 
+import pyarrow as pa
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
@@ -18,46 +21,33 @@ from sqlglot.errors import SqlglotError
 from gateway.catalog.names import fold
 
 
-class _Named(Protocol):
+class _Typed(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def type(self) -> pa.DataType: ...
 
-# Nothing here can fail, depend on a time zone, or compare differently; division is out, since Spark's and
-# DuckDB's differ, and so is LIKE, whose escape rules do.
-_SAME_IN_BOTH: tuple[type[exp.Expr], ...] = (
-    exp.Column,
-    exp.Identifier,
-    exp.Literal,
-    exp.Boolean,
-    exp.Null,
-    exp.Paren,
-    exp.And,
-    exp.Or,
-    exp.Not,
-    exp.EQ,
-    exp.NEQ,
-    exp.GT,
-    exp.GTE,
-    exp.LT,
-    exp.LTE,
-    exp.Is,
-    exp.In,
-    exp.Between,
-    exp.Neg,
-    exp.Add,
-    exp.Sub,
-    exp.Mul,
-    exp.Coalesce,
-    exp.Length,
-    exp.Upper,
-    exp.Lower,
-    exp.Abs,
-)
+
+class _Family(Enum):
+    """What a part of an expression is. Both dialects compare members of one family alike."""
+
+    NUMBER = auto()
+    SMALL = auto()  # a number, but Spark computes with it in wider types than DuckDB does
+    TEXT = auto()
+    DAY = auto()
+    BOOLEAN = auto()
+    NULL = auto()
+    OPAQUE = auto()  # only to be asked whether it is null
+
+
+_NUMBERS = {_Family.NUMBER, _Family.SMALL}
+_CLAUSES = {_Family.BOOLEAN, _Family.NULL}
+_COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE)
 _NOW = {"current_timestamp()": "current_timestamp", "current_date()": "current_date", "now()": "now()"}
 
 
-def to_duckdb(expression: str, columns: Sequence[_Named]) -> str | None:
+def to_duckdb(expression: str, columns: Sequence[_Typed]) -> str | None:
     """The expression as DuckDB reads it, or None when that is not certain."""
     if (clock := _NOW.get(expression.strip().lower())) is not None:
         return clock
@@ -65,16 +55,89 @@ def to_duckdb(expression: str, columns: Sequence[_Named]) -> str | None:
         return None  # an escape in Spark's string literals, a plain character in DuckDB's
     try:
         tree = sqlglot.parse_one(expression, dialect="spark")
+        if _family(tree, {fold(column.name): _column_family(column.type) for column in columns}) is None:
+            return None
+        return tree.sql(dialect="duckdb", comments=False)
     except (SqlglotError, RecursionError):
         return None
-    if tree is None or not _is_portable(tree, {fold(column.name) for column in columns}):
+
+
+def _column_family(kind: pa.DataType) -> _Family:
+    if pa.types.is_integer(kind):
+        return _Family.SMALL if kind.bit_width < 32 else _Family.NUMBER
+    # Not 32-bit floats, which DuckDB compares with 0.1 as floats and Spark as doubles; and not
+    # timestamps, which take the session's time zone to compare with a text.
+    if pa.types.is_decimal(kind) or pa.types.is_float64(kind):
+        return _Family.NUMBER
+    families = {pa.string(): _Family.TEXT, pa.date32(): _Family.DAY, pa.bool_(): _Family.BOOLEAN}
+    return families.get(kind, _Family.OPAQUE)
+
+
+def _family(node: exp.Expr | None, columns: Mapping[str, _Family]) -> _Family | None:
+    """The family of an expression, or None where the dialects might differ.
+
+    Division is out, since Spark's and DuckDB's differ, and so are LIKE, whose escape
+    rules do, and `upper` and `lower`, which disagree about the letter ß.
+    """
+    match node:
+        case exp.Column() if not node.table:
+            return columns.get(fold(node.name))
+        case exp.Literal():
+            return _Family.TEXT if node.is_string else _Family.NUMBER
+        case exp.Boolean():
+            return _Family.BOOLEAN
+        case exp.Null():
+            return _Family.NULL
+        case exp.Paren():
+            return _family(node.this, columns)
+        case exp.And() | exp.Or() | exp.Not():
+            return _Family.BOOLEAN if _all_among(_CLAUSES, list(node.iter_expressions()), columns) else None
+        case exp.Neg() | exp.Abs() | exp.Add() | exp.Sub() | exp.Mul():
+            return _Family.NUMBER if _all_among({_Family.NUMBER}, list(node.iter_expressions()), columns) else None
+        case exp.Length():
+            return _Family.NUMBER if _all_among({_Family.TEXT}, [node.this], columns) else None
+        case exp.Coalesce():
+            return _common([node.this, *node.expressions], columns)
+        case exp.Is():
+            return _is_test(node, columns)
+        case exp.In() if node.expressions:
+            return _comparison([node.this, *node.expressions], columns)
+        case exp.Between() if not node.args.get("symmetric"):
+            return _comparison([node.this, node.args["low"], node.args["high"]], columns)
+    return _comparison([node.left, node.right], columns) if isinstance(node, _COMPARISONS) else None
+
+
+def _all_among(allowed: set[_Family], parts: Sequence[exp.Expr], columns: Mapping[str, _Family]) -> bool:
+    return all(_family(part, columns) in allowed for part in parts)
+
+
+def _is_test(node: exp.Is, columns: Mapping[str, _Family]) -> _Family | None:
+    tested, against = _family(node.this, columns), node.expression
+    if isinstance(against, exp.Null):
+        return None if tested is None else _Family.BOOLEAN
+    return _Family.BOOLEAN if isinstance(against, exp.Boolean) and tested in _CLAUSES else None
+
+
+def _comparison(parts: Sequence[exp.Expr], columns: Mapping[str, _Family]) -> _Family | None:
+    return None if _common(parts, columns) is None else _Family.BOOLEAN
+
+
+def _common(parts: Sequence[exp.Expr], columns: Mapping[str, _Family]) -> _Family | None:
+    """The family of parts that can be compared with each other; a day may be compared with a day's text."""
+    families = [_family(part, columns) for part in parts]
+    if None in families or _Family.OPAQUE in families:
         return None
-    return tree.sql(dialect="duckdb")
+    known = {family for family in families if family is not None and family is not _Family.NULL}
+    if known <= _NUMBERS:
+        return _Family.NUMBER if _Family.NUMBER in known else next(iter(known), _Family.NULL)
+    if known == {_Family.DAY, _Family.TEXT}:
+        texts = [part for part, family in zip(parts, families, strict=True) if family is _Family.TEXT]
+        return _Family.DAY if all(_is_day(text) for text in texts) else None
+    return known.pop() if len(known) == 1 else None
 
 
-def _is_portable(tree: exp.Expr, names: set[str]) -> bool:
-    return all(
-        isinstance(node, _SAME_IN_BOTH)
-        and not (isinstance(node, exp.Column) and (node.table or fold(node.name) not in names))
-        for node in tree.walk()
-    )
+def _is_day(text: exp.Expr) -> bool:
+    try:
+        return isinstance(text, exp.Literal) and date.fromisoformat(text.name).isoformat() == text.name
+    except ValueError:
+        return False

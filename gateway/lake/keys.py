@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 
 from gateway.catalog.changes import Operation
 from gateway.errors import ConstraintError, InternalError, UnsupportedError
-from gateway.lake.pushdown_datafusion import quote_identifier
+from gateway.lake.merge import last_of_each
+from gateway.lake.pushdown_datafusion import quote_identifier, render_literal
 from gateway.lake.schemas import Column
 from gateway.lake.snapshots import BATCH_ROWS, TABLE, LogSnapshot
 from gateway.lake.staging import StagedRows
@@ -73,18 +74,14 @@ def check_keys(snapshot: LogSnapshot, operation: Operation, rows: StagedRows, ro
             raise UnsupportedError(
                 f"table '{snapshot.table}' has a {key.kind}; upload fewer rows in one statement (staging.memory_rows)"
             )
-        _check(snapshot, key, _keys_after(snapshot, key, rows.table()), set(row_ids))
+        _check(snapshot, key, _keys_after(key, rows.table()), set(row_ids))
 
 
-def _keys_after(snapshot: LogSnapshot, key: Key, rows: pa.Table) -> pa.Table:
+def _keys_after(key: Key, rows: pa.Table) -> pa.Table:
     missing = [name for name in key.names if name not in rows.column_names]
     if missing:
-        raise UnsupportedError(
-            f"an UPDATE must set all columns of the {key.kind} or none; it leaves out '{missing[0]}'"
-        )
+        raise UnsupportedError(f"the statement must set all columns of the {key.kind} or none; it lacks '{missing[0]}'")
     if ROWID_FIELD in rows.column_names:
-        from gateway.lake.merge import last_of_each
-
         rows = last_of_each(rows)
     return rows.select(key.names)
 
@@ -95,7 +92,7 @@ def _check(snapshot: LogSnapshot, key: Key, new: pa.Table, changing: set[int]) -
     counted = new.group_by(key.names).aggregate([([], "count_all")])
     twice = counted.filter(pc.greater(counted.column("count_all"), 1))
     if twice.num_rows:
-        raise _violation(snapshot, key, twice)
+        raise _violation(key, twice)
     if new.num_rows == 0 or snapshot.files.num_rows == 0:
         return
     stored = _stored_keys(snapshot, key, new)
@@ -104,7 +101,7 @@ def _check(snapshot: LogSnapshot, key: Key, new: pa.Table, changing: set[int]) -
         stored = stored.filter(kept)
     clash = new.join(stored.select(key.names), key.names, join_type="inner")
     if clash.num_rows:
-        raise _violation(snapshot, key, clash)
+        raise _violation(key, clash)
 
 
 def _stored_keys(snapshot: LogSnapshot, key: Key, new: pa.Table) -> pa.Table:
@@ -129,15 +126,13 @@ def _narrowed(column: Column, values: pa.Array) -> str:
     """A range for statistics to prune with, where the type has one order for everybody."""
     if not (pa.types.is_integer(column.type) or pa.types.is_string(column.type)):
         return ""
-    from gateway.lake.pushdown_datafusion import render_literal
-
     bounds = pc.min_max(values)
     low, high = (render_literal(bounds[end].as_py(), column.type) for end in ("min", "max"))
     name = quote_identifier(column.name)
     return f" WHERE {name} >= {low} AND {name} <= {high}"
 
 
-def _violation(snapshot: LogSnapshot, key: Key, clash: pa.Table) -> ConstraintError:
+def _violation(key: Key, clash: pa.Table) -> ConstraintError:
     row = clash.slice(0, 1).to_pylist()[0]
     shown = ", ".join(f"{name}: {str(row[name])[:40]}" for name in key.names)
     return ConstraintError(f'Duplicate key "{shown}" violates {key.kind} constraint.')

@@ -7,6 +7,7 @@ none of the rows; without it MERGE reads the whole table.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,7 +56,7 @@ def run_merge(session: Any, uri: str, schema: TableSchema, change: Change, note:
     target = DeltaTable.forPath(session, uri)
     _prepare(session, change, note)
     try:
-        source = _source(session, target, schema, change)
+        source = _source(session, target, change)
         builder = target.alias("t").merge(source.alias("s"), _condition(schema, change))
         found = _clauses(builder, schema, change).execute().collect()
     finally:
@@ -73,7 +74,7 @@ def _prepare(session: Any, change: Change, note: str) -> None:
         session.conf.set("spark.databricks.delta.write.txnVersion", str(change.mark))
 
 
-def _source(session: Any, target: Any, schema: TableSchema, change: Change) -> Any:
+def _source(session: Any, target: Any, change: Change) -> Any:
     """The staged rows as Spark sees them, with exactly the stored types."""
     from pyspark.sql import functions
     from pyspark.sql.types import LongType, StructField, StructType
@@ -144,7 +145,7 @@ def ranges_of(ordered: Sequence[int], at_most: int) -> list[tuple[int, int]]:
     """Ranges that hold all the numbers, split where the gaps are widest."""
     gaps = sorted(range(1, len(ordered)), key=lambda index: ordered[index - 1] - ordered[index])[: at_most - 1]
     edges = [0, *sorted(gaps), len(ordered)]
-    return [(ordered[start], ordered[end - 1]) for start, end in zip(edges, edges[1:], strict=False)]
+    return [(ordered[start], ordered[end - 1]) for start, end in itertools.pairwise(edges)]
 
 
 def _clauses(builder: Any, schema: TableSchema, change: Change) -> Any:

@@ -106,14 +106,21 @@ def _type_bytes(kind: pa.DataType) -> int:
 
 def pieces_of(batch: pa.RecordBatch, max_bytes: int) -> list[pa.RecordBatch]:
     """A batch halved until no part is much larger than `max_bytes`; wide rows defy every guess made before."""
-    if batch.num_rows < 2 or sum(_content_bytes(column) for column in batch.columns) <= 2 * max_bytes:
+    if batch.num_rows < 2 or _is_within(batch, 2 * max_bytes):
         return [_compact(batch)]
     half = batch.num_rows // 2
     return [*pieces_of(batch.slice(0, half), max_bytes), *pieces_of(batch.slice(half), max_bytes)]
 
 
+def _is_within(batch: pa.RecordBatch, max_bytes: int) -> bool:
+    # The buffers have at least the bytes that are seen, and counting those costs more than all else here.
+    return batch.nbytes <= max_bytes or sum(_content_bytes(column) for column in batch.columns) <= max_bytes
+
+
 def _compact(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Views keep whole pages of texts alive, and on the wire all of them travel, for a single row too."""
+    if not any(_is_mostly_unseen(column) for column in batch.columns):
+        return batch
     columns = [
         column.cast(pa.large_string()).cast(column.type) if _is_mostly_unseen(column) else column
         for column in batch.columns
@@ -122,7 +129,9 @@ def _compact(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _is_mostly_unseen(array: pa.Array) -> bool:
-    return bool(pa.types.is_string_view(array.type)) and array.nbytes > 2 * _content_bytes(array) + _NEGLIGIBLE
+    if not pa.types.is_string_view(array.type) or array.nbytes <= 2 * 16 * len(array) + _NEGLIGIBLE:
+        return False  # a view alone takes 16 bytes, so at least half of this is seen
+    return bool(array.nbytes > 2 * _content_bytes(array) + _NEGLIGIBLE)
 
 
 def _content_bytes(array: pa.Array) -> int:

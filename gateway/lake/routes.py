@@ -16,12 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from gateway.errors import UnsupportedError
 from gateway.lake.schemas import Column
 from gateway.lake.snapshots import LogSnapshot
 from gateway.lake.storage import Folder
 from gateway.settings import ScanSettings
 
-# The direct reader opens such tables but refuses to scan them.
+# Known to be refused by the direct reader, which opens such tables all the same; named for the metric.
 _REFUSED_FEATURES = frozenset({"typeWidening", "typeWidening-preview"})
 # INT96 holds any time, but the direct reader goes through 64-bit nanoseconds and silently wraps what does
 # not fit. Statistics are cut to milliseconds, so the safe span stays a second inside the true one.
@@ -44,18 +45,26 @@ class Routes:
         self._checked: dict[str, bool] = {}
 
     def choose(self, snapshot: LogSnapshot, columns: Iterable[Column]) -> Route:
-        if self._settings.engine != "auto":
-            return Route(self._settings.engine, "configured")
+        times = [c for c in columns if _holds_instant(c.type) and c.name not in snapshot.partition_columns]
+        if self._settings.engine == "spark":
+            return Route("spark", "configured")
+        if self._settings.engine == "direct":
+            if not self._instants_are_safe(snapshot, times):
+                raise UnsupportedError(f"table '{snapshot.table}' has times that only Spark can read right here")
+            return Route("direct", "configured")
         if refused := sorted(_REFUSED_FEATURES & snapshot.reader_features):
             return Route("spark", f"feature {refused[0]}")
+        if not snapshot.is_directly_readable:
+            return Route("spark", "feature")
         if snapshot.size.bytes > self._settings.direct_max_bytes:
             return Route("spark", "size")
-        times = [c for c in columns if _holds_instant(c.type) and c.name not in snapshot.partition_columns]
-        if times and not self._instants_are_safe(snapshot, times):
+        if not self._instants_are_safe(snapshot, times):
             return Route("spark", "int96")
         return Route("direct", "default")
 
     def _instants_are_safe(self, snapshot: LogSnapshot, columns: list[Column]) -> bool:
+        if not columns:
+            return True
         unproven = unproven_files(snapshot, columns)
         paths: list[str] = snapshot.files.column("path").filter(pa.array(unproven)).to_pylist()
         unknown = [path for path in paths if self._key(snapshot, path) not in self._checked]

@@ -153,6 +153,13 @@ def _slice_column(piece: Slice, schema: TableSchema) -> Column:
     bounds = [bound for bound in (piece.low, piece.high) if bound is not None]
     if column is None or not _is_sliceable(column.type):
         raise MalformedTicketError("the ticket's slice is by a column that cannot be sliced")
-    if any(isinstance(bound, str) != pa.types.is_string(column.type) for bound in bounds):
+    if not all(_fits(bound, column.type) for bound in bounds):
         raise MalformedTicketError("the ticket's slice does not fit its column")
     return column
+
+
+def _fits(bound: int | str, kind: pa.DataType) -> bool:
+    if isinstance(bound, str) or pa.types.is_string(kind):
+        return isinstance(bound, str) and bool(pa.types.is_string(kind))
+    limit = 1 << (int(kind.bit_width) - 1)
+    return -limit <= bound < limit

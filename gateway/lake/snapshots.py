@@ -11,9 +11,10 @@ import contextlib
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,12 +29,14 @@ from gateway.lake.storage import Folder, Stamp
 
 LOG = "_delta_log"
 _KEPT_SNAPSHOTS = 8
-# Rows per batch are fixed when a table is registered with the engine, so each
-# snapshot is registered once per size (70 µs) and a scan picks by its row width.
-BATCH_ROWS = (131_072, 16_384, 2_048, 256, 32)
+# Rows per batch are fixed when a table is registered with the engine, so a snapshot is
+# registered once per size, when a scan first needs that size by its row width.
+BATCH_ROWS = (131_072, 65_536, 32_768, 16_384, 2_048, 256, 32)
 MARK_APPLICATION = "deltaport.rowid"  # the `txn` action that keeps a table's highest row id
 # How the log reader begins when it read everything and knows that it must not go on.
 _REFUSAL = re.compile(r"(?:[A-Za-z ]+: )*Unsupported\b")
+# Runs a function with a handle at the snapshot's own version.
+UseTable = Callable[[Callable[[DeltaTable], Any]], Any]
 TABLE = "t"  # the name a snapshot has in the engine's SQL
 
 
@@ -50,9 +53,9 @@ class LogSnapshot:
     configuration: dict[str, str]
     reader_features: frozenset[str]
     comment: str
-    rowid_mark: int  # the highest row id that the log says was ever given; -1 where it says nothing
     files: pa.Table = field(repr=False)
-    _builders: dict[int, QueryBuilder] = field(repr=False)
+    _using: UseTable = field(repr=False)
+    _builders: dict[int, QueryBuilder] = field(default_factory=dict, repr=False)
 
     @cached_property
     def size(self) -> Size:
@@ -60,6 +63,12 @@ class LogSnapshot:
         known = self.files.column("num_records")
         rows = None if known.null_count else sum(known.to_pylist())
         return Size(rows, sum(self.files.column("size_bytes").to_pylist()), self.files.num_rows)
+
+    @cached_property
+    def rowid_mark(self) -> int:
+        """The highest row id that the log says was ever given; -1 where it says nothing."""
+        mark = self._using(lambda table: table.transaction_version(MARK_APPLICATION))
+        return -1 if mark is None else int(mark)
 
     @cached_property
     def stored_row_bytes(self) -> int:
@@ -79,9 +88,14 @@ class LogSnapshot:
         chunks = [pc.struct_field(chunk, name) for chunk in struct.chunks]
         return pa.chunked_array(chunks, struct.type.field(name).type)
 
-    @property
+    @cached_property
     def is_directly_readable(self) -> bool:
-        return bool(self._builders)
+        """Whether the direct reader takes this table, whose features it may refuse."""
+        try:
+            self._builder(BATCH_ROWS[0])
+        except DeltaError:
+            return False
+        return True
 
     def query(self, sql: str, batch_rows: int) -> pa.RecordBatchReader:
         """Start a query of the direct reader.
@@ -91,7 +105,13 @@ class LogSnapshot:
         """
         if not self.is_directly_readable:
             raise UnsupportedError(f"table '{self.table}' uses a Delta feature that only Spark can read here")
-        return pa.RecordBatchReader.from_stream(self._builders[batch_rows].execute(sql))
+        return pa.RecordBatchReader.from_stream(self._builder(batch_rows).execute(sql))
+
+    def _builder(self, batch_rows: int) -> QueryBuilder:
+        """Two threads may both register; either result serves."""
+        if (known := self._builders.get(batch_rows)) is None:
+            known = self._builders[batch_rows] = self._using(partial(_register, batch_rows=batch_rows))
+        return known
 
 
 class Snapshots:
@@ -172,11 +192,24 @@ class Snapshots:
     def _keep(self, version: int, table: DeltaTable) -> LogSnapshot:
         snapshot = self._kept.get(version)
         if snapshot is None:
-            snapshot = self._kept[version] = _read(self._table, self._folder.uri, table, self._rowid_column)
+            # The head moves on, so what is asked of it later has to make sure of its version.
+            using: UseTable = (
+                partial(self._use_at, version, self._life) if table is self._head else lambda use: use(table)
+            )
+            snapshot = self._kept[version] = _read(self._table, self._folder.uri, table, self._rowid_column, using)
         self._kept.move_to_end(version)
         while len(self._kept) > _KEPT_SNAPSHOTS:
             self._kept.popitem(last=False)
         return snapshot
+
+    def _use_at(self, version: int, life: int, use: Callable[[DeltaTable], Any]) -> Any:
+        """Run something with a handle at a version that was the head; under the lock, which keeps the head there."""
+        with self._lock:
+            if self._life != life:
+                raise NotFoundError(f"table '{self._table}' was replaced by another one; run the statement again")
+            if self._head is not None and self._head.version() == version:
+                return use(self._head)
+        return use(self._load(version))
 
     def _available(self) -> tuple[int, int]:
         try:
@@ -189,7 +222,7 @@ class Snapshots:
         return NotFoundError(f"table '{self._table}' has no version {version}; it has {first} to {last}")
 
 
-def _read(name: str, uri: str, table: DeltaTable, rowid_column: str) -> LogSnapshot:
+def _read(name: str, uri: str, table: DeltaTable, rowid_column: str, using: UseTable) -> LogSnapshot:
     metadata = table.metadata()
     return LogSnapshot(
         table=name,
@@ -201,26 +234,14 @@ def _read(name: str, uri: str, table: DeltaTable, rowid_column: str) -> LogSnaps
         configuration=dict(metadata.configuration),
         reader_features=frozenset(str(feature) for feature in table.protocol().reader_features or ()),
         comment=metadata.description or "",
-        rowid_mark=_rowid_mark(table),
         files=pa.table(table.get_add_actions()),
-        _builders=_builders(table),
+        _using=using,
     )
 
 
-def _rowid_mark(table: DeltaTable) -> int:
-    mark = table.transaction_version(MARK_APPLICATION)
-    return -1 if mark is None else mark
-
-
-def _builders(table: DeltaTable) -> dict[int, QueryBuilder]:
-    """One per size, made while the table is at this version; none where the direct reader refuses the table."""
-    try:
-        return {
-            rows: QueryBuilder({"datafusion.execution.batch_size": str(rows)}).register(TABLE, table)
-            for rows in BATCH_ROWS
-        }
-    except DeltaError:
-        return {}
+def _register(table: DeltaTable, batch_rows: int) -> QueryBuilder:
+    """What is registered stays at the version that the table has now."""
+    return QueryBuilder({"datafusion.execution.batch_size": str(batch_rows)}).register(TABLE, table)
 
 
 @contextlib.contextmanager

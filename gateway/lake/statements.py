@@ -14,7 +14,7 @@ import pyarrow as pa
 from gateway.catalog.changes import Operation, WriteContext, WriteOptions
 from gateway.errors import CancelledError
 from gateway.lake.lookups import rows_by_id
-from gateway.lake.schemas import told_type
+from gateway.lake.schemas import is_rowid
 from gateway.lake.snapshots import LogSnapshot, Snapshots
 from gateway.lake.staging import StagedRows, StagingFolder
 from gateway.lake.uploads import ROWID_FIELD, UploadPlan, convert, plan_upload
@@ -127,16 +127,15 @@ class DeltaStatement:
         return self._as_told(found)
 
     def _as_told(self, rows: pa.Table) -> pa.RecordBatch:
+        """Stored rows in the told shape; the row id is null where it is not among them."""
         stored = self._snapshot.schema.rowid
         arrays = []
         for field in self._shape:
-            name = field.name if field.name in rows.column_names else None
-            if name is None and stored is not None and field is self._shape[-1] and stored.name in rows.column_names:
-                name = stored.name
-            if name is None:
-                arrays.append(pa.nulls(rows.num_rows, field.type))
+            name = stored.name if is_rowid(field) and stored is not None else field.name
+            if name in rows.column_names:
+                arrays.append(rows.column(name).combine_chunks().cast(field.type))
             else:
-                arrays.append(rows.column(name).combine_chunks().cast(told_type(field.type)))
+                arrays.append(pa.nulls(rows.num_rows, field.type))
         return pa.RecordBatch.from_arrays(arrays, schema=self._shape)
 
 

@@ -3,7 +3,8 @@
 DuckDB trusts what it is told and leaves rows out by it. So a bound is given
 only where every file proves one: deletion vectors only make bounds wider than
 needed, timestamps are cut to milliseconds (the upper bound is moved up), long
-texts may be cut without a trace (no bound), floats may hide NaN (no bound).
+texts may be cut without a trace (no bound), floats may hide NaN (no bound),
+decimals of many digits may have been rounded (no bound).
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from gateway.catalog.capabilities import ColumnStatistics
 from gateway.lake.schemas import Column
 from gateway.lake.snapshots import LogSnapshot
 
+_FLOAT_DIGITS = 15  # what a 64-bit float keeps of a decimal; some writers take decimals through one
 _MAYBE_CUT = 32  # characters; writers cut longer texts to this many
-_MILLISECOND = 1_000  # in the microseconds of a stored timestamp
+_CUT_OFF = 999  # microseconds that may be cut off; a whole millisecond more could be a time that nobody can say
 
 
 def column_statistics(snapshot: LogSnapshot, column: Column) -> ColumnStatistics:
@@ -47,11 +49,18 @@ def _bounds(snapshot: LogSnapshot, column: Column) -> tuple[pa.Scalar | None, pa
         return pa.scalar(False), pa.scalar(True)
     if pa.types.is_nested(kind) or pa.types.is_floating(kind) or pa.types.is_binary(kind):
         return None, None
+    exact = column.name in snapshot.partition_columns
+    if _may_be_rounded(kind) and not exact:
+        return None, None
     lows = _proven(snapshot, column, "min")
     highs = _proven(snapshot, column, "max")
     low = None if lows is None else _lower(pc.min(lows), kind)
-    high = None if highs is None else _upper(highs, kind, exact=column.name in snapshot.partition_columns)
+    high = None if highs is None else _upper(highs, kind, exact=exact)
     return (low, high) if low is not None and high is not None else (None, None)
+
+
+def _may_be_rounded(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_decimal(kind)) and kind.precision > _FLOAT_DIGITS
 
 
 def _proven(snapshot: LogSnapshot, column: Column, kind: str) -> pa.ChunkedArray | None:
@@ -83,5 +92,5 @@ def _upper(values: pa.ChunkedArray, kind: pa.DataType, *, exact: bool) -> pa.Sca
     if not top.is_valid:
         return None
     if pa.types.is_timestamp(kind) and not exact:
-        return pa.scalar(top.cast(pa.int64()).as_py() + _MILLISECOND, pa.int64()).cast(kind)
+        return pa.scalar(top.cast(pa.int64()).as_py() + _CUT_OFF, pa.int64()).cast(kind)
     return top.cast(kind)

@@ -23,6 +23,10 @@ class Stamp(NamedTuple):
     size: int
 
 
+class ClosedFolderError(UnavailableError):
+    """A folder that this process may not read: not a passing trouble, and no reason to hide the others."""
+
+
 class Folder:
     """A directory that may or may not exist. Immutable, thread-safe."""
 
@@ -57,10 +61,8 @@ class Folder:
         return sorted(name for name, info in self._list() if info.type == fs.FileType.Directory)
 
     def folders_with(self, marker: str) -> list[str]:
-        """Names of the folders directly below that have a folder `marker` in them."""
-        names = self.folders()
-        infos = self._info([f"{self._path}/{name}/{marker}" for name in names])
-        return [name for name, info in zip(names, infos, strict=True) if info.type == fs.FileType.Directory]
+        """Names of the folders directly below that have a folder `marker` in them, as far as we may look."""
+        return [name for name in self.folders() if self.child(name)._may_have(marker)]
 
     def files(self) -> dict[str, Stamp]:
         """The files directly below, by name."""
@@ -74,11 +76,17 @@ class Folder:
     def open_file(self, name: str) -> fs.NativeFile:
         return self._filesystem.open_input_file(f"{self._path}/{name}")
 
+    def _may_have(self, marker: str) -> bool:
+        try:
+            return self.child(marker).exists()
+        except ClosedFolderError:
+            return False
+
     def _list(self) -> Iterator[tuple[str, fs.FileInfo]]:
         try:
             infos: list[fs.FileInfo] = self._filesystem.get_file_info(fs.FileSelector(self._path, allow_not_found=True))
         except OSError as error:
-            raise UnavailableError("a folder of the warehouse cannot be listed") from error
+            raise _failure(error, "listed") from error
         for info in infos:
             # A name that is no UTF-8 cannot be a name of ours; Arrow cannot even say it.
             with contextlib.suppress(UnicodeDecodeError):
@@ -88,9 +96,14 @@ class Folder:
         try:
             infos: list[fs.FileInfo] = self._filesystem.get_file_info(paths) if paths else []
         except OSError as error:
-            raise UnavailableError("a folder of the warehouse cannot be looked at") from error
+            raise _failure(error, "looked at") from error
         return infos
 
 
 def _stamp(info: fs.FileInfo) -> Stamp:
     return Stamp(info.mtime_ns or 0, info.size)
+
+
+def _failure(error: OSError, what: str) -> UnavailableError:
+    kind = ClosedFolderError if isinstance(error, PermissionError) else UnavailableError
+    return kind(f"a folder of the warehouse cannot be {what}")

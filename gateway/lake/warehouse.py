@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+import structlog
+
 from gateway.catalog.capabilities import Readable
 from gateway.catalog.names import TableName, fold, is_name, parse_qualified
 from gateway.lake.snapshots import LOG
-from gateway.lake.storage import Folder
+from gateway.lake.storage import ClosedFolderError, Folder
+
+log = structlog.get_logger(__name__)
 
 
 class Warehouse:
@@ -39,10 +43,17 @@ class Warehouse:
         folders = [
             (schema, table)
             for schema in self._schema_folders()
-            for table in self._folder(schema).folders_with(LOG)
+            for table in self._table_folders(schema)
             if (fold(schema), fold(table)) not in self._mapped
         ]
         return [*mapped, *folders]
+
+    def _table_folders(self, schema: str) -> list[str]:
+        try:
+            return self._folder(schema).folders_with(LOG)
+        except ClosedFolderError:
+            log.warning("schema_left_out", schema=schema, reason="its folder may not be read")
+            return []
 
     def has_table(self, schema: str, table: str) -> tuple[str, str] | None:
         if (mapped := self._mapped.get((fold(schema), fold(table)))) is not None:

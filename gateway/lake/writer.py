@@ -86,9 +86,8 @@ class TableWriter:
                 if done is not None:
                     return done
                 if time.monotonic() > deadline:
-                    raise ConflictError(
-                        f"table '{self._table}': other writers were faster for {self._settings.retry_seconds:g} s; try again"
-                    )
+                    waited = f"{self._settings.retry_seconds:g} s"
+                    raise ConflictError(f"table '{self._table}': other writers were faster for {waited}; try again")
                 time.sleep(random.uniform(0.02, 0.1))  # noqa: S311 - jitter
 
     def _attempt(self, pending: Pending) -> Committed | None:
@@ -143,7 +142,7 @@ class TableWriter:
         found = rows_by_id(head, row_ids, ())
         known = set(found.column(0).to_pylist())
         missing = [row_id for row_id in row_ids if row_id not in known]
-        self._check_base(head, pending.context.read_version, row_ids, missing)
+        self._check_base(head, pending.context.read_version, row_ids)
         if missing and pending.options.strict:
             raise NotFoundError(f"row_id {missing[0]} not found in table")
         if not known:
@@ -153,7 +152,7 @@ class TableWriter:
         kept_rows = rows.replaced_by(kept.filter(pa.array([row_id in known for row_id in row_ids])))
         return Change(operation, pending.plan.names, kept_rows, sorted(known), mark=mark)
 
-    def _check_base(self, head: LogSnapshot, base: int | None, row_ids: list[int], missing: list[int]) -> None:
+    def _check_base(self, head: LogSnapshot, base: int | None, row_ids: list[int]) -> None:
         """First committer wins: a row that is not what it was when the caller read it cannot be changed by it."""
         if base is None or base == head.version:
             return
@@ -166,7 +165,7 @@ class TableWriter:
             raise ConflictError(self._conflict(base, head.version))
 
     def _conflict(self, base: int, head: int) -> str:
-        return f"conflict: rows of table '{self._table}' changed between version {base} and {head}; run the statement again"
+        return f"conflict: rows of table '{self._table}' changed between version {base} and {head}; try again"
 
     def _profile(self, head: LogSnapshot, change: Change) -> Profile:
         if change.rows.is_spooled:

@@ -15,8 +15,10 @@ from gateway.catalog.registry import Catalog, Catalogs
 from gateway.errors import UnavailableError
 from gateway.flight.actions import Actions
 from gateway.flight.browsing import Browsing
+from gateway.flight.contexts import WriteContexts
 from gateway.flight.exchanges import Exchanges
 from gateway.flight.gate import Gate
+from gateway.flight.puts import Puts
 from gateway.flight.scans import Scans
 from gateway.flight.server import FlightServer
 from gateway.flight.streams import ScanStreams
@@ -87,12 +89,14 @@ def build_service(settings: Settings, spark: Spark | None = None) -> Service:
     limits = FilterLimits(settings.filters.depth, settings.filters.in_items, settings.limits.field_bytes)
     scans = Scans(lake.catalogs, transactions, streams, limits)
     browsing = Browsing(lake.catalogs, scans)
-    actions = Actions(lake.catalogs, browsing, scans, transactions, settings.limits)
-    exchanges = Exchanges(lake.catalogs, transactions)
+    contexts = WriteContexts(transactions)
+    puts = Puts(lake.catalogs, contexts.of_caller)
+    actions = Actions(lake.catalogs, browsing, scans, puts, transactions, settings.limits)
+    exchanges = Exchanges(lake.catalogs, contexts)
     gate = Gate()
     address = f"{settings.flight.host}:{settings.flight.port}"
     try:
-        server = FlightServer(f"grpc://{address}", actions, browsing, scans, exchanges, gate)
+        server = FlightServer(f"grpc://{address}", actions, browsing, scans, exchanges, puts, gate)
     except pa.ArrowException as error:  # says no more than that it did not start
         raise UnavailableError(f"cannot listen on {address} (flight.host, flight.port): is the port taken?") from error
     return Service(lake, streams, gate, server)

@@ -22,6 +22,8 @@ from gateway.telemetry import metrics
 
 log = structlog.get_logger(__name__)
 
+_FIRST_LISTING_SECONDS = 5
+
 
 class Gateway:
     """The running process. `start` returns when both ports answer; `stop` may be called once, from any thread."""
@@ -33,6 +35,8 @@ class Gateway:
         self.service: Service = build_service(settings, spark)
         self._stop = threading.Event()
         self._refresher = threading.Thread(target=self._refresh_catalogs, name="catalog-refresh", daemon=True)
+        self._refreshed = threading.Event()
+        self._spark_starter = threading.Thread(target=self._start_spark, name="spark-start", daemon=True)
         metrics.BUILD.labels(__version__).set(1)
 
     @property
@@ -48,9 +52,9 @@ class Gateway:
         self._health.start()
         self.service.lake.staging.remove_leftovers()
         self.service.streams.start()
-        if self._owns_spark:
-            self.service.lake.spark.start()
         self._refresher.start()
+        if self._owns_spark:
+            self._spark_starter.start()
         log.info("gateway_started", flight=self.location, http=self.http_address, version=__version__)
 
     def readiness(self) -> tuple[bool, dict[str, object]]:
@@ -85,6 +89,8 @@ class Gateway:
         self.service.streams.stop()
         self._health.stop()
         self._refresher.join()
+        if self._owns_spark:
+            self._spark_starter.join()
         self.service.lake.refreshers.shutdown()
         self.service.lake.staging.close()
         if self._owns_spark:
@@ -102,8 +108,15 @@ class Gateway:
                     log.error(
                         "catalog_refresh_failed", catalog=catalog.name, error=type(error).__name__, exc_info=error
                     )
+            self._refreshed.set()
             if self._stop.wait(self._settings.discovery.refresh_seconds):
                 return
+
+    def _start_spark(self) -> None:
+        """A starting JVM takes every core; the first catalog listing goes before it, unless it takes long."""
+        self._refreshed.wait(_FIRST_LISTING_SECONDS)
+        if not self._stop.is_set():
+            self.service.lake.spark.start()
 
     def _update_gauges(self) -> None:
         metrics.TRANSACTIONS.set(len(self.service.lake.transactions))

@@ -22,7 +22,7 @@ from rich.table import Table
 
 from tests.bench.timing import Timing
 
-_WIDTH = 140
+_WIDTH = 160
 
 
 @dataclass(frozen=True)

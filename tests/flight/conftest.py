@@ -11,8 +11,10 @@ from gateway.catalog.names import TableName
 from gateway.catalog.registry import Catalogs
 from gateway.flight.actions import Actions
 from gateway.flight.browsing import Browsing
+from gateway.flight.contexts import WriteContexts
 from gateway.flight.exchanges import Exchanges
 from gateway.flight.gate import Gate
+from gateway.flight.puts import Puts
 from gateway.flight.scans import Scans
 from gateway.flight.server import FlightServer
 from gateway.flight.streams import ScanStreams
@@ -35,9 +37,11 @@ class MemoryService:
         self.gate = Gate()
         scans = Scans(self.catalogs, self.transactions, self.streams, FilterLimits())
         browsing = Browsing(self.catalogs, scans)
-        actions = Actions(self.catalogs, browsing, scans, self.transactions, limits)
-        exchanges = Exchanges(self.catalogs, self.transactions)
-        self.server = FlightServer("grpc://127.0.0.1:0", actions, browsing, scans, exchanges, self.gate)
+        contexts = WriteContexts(self.transactions)
+        puts = Puts(self.catalogs, contexts.of_caller)
+        actions = Actions(self.catalogs, browsing, scans, puts, self.transactions, limits)
+        exchanges = Exchanges(self.catalogs, contexts)
+        self.server = FlightServer("grpc://127.0.0.1:0", actions, browsing, scans, exchanges, puts, self.gate)
         self.location = f"grpc://127.0.0.1:{self.server.port}"
 
     def add(self, schema: str, table: str, *versions: pa.Table) -> MemoryTable:

@@ -68,13 +68,15 @@ def make_zoo(lake: Lake) -> list[str]:
     lake.create(
         "mapped",
         "_rowid BIGINT, a INT NOT NULL, gone STRING, old_name STRING, nested STRUCT<x: INT, y: ARRAY<STRING>>, "
-        "m MAP<STRING, INT>, d DECIMAL(38, 10), f FLOAT, b BINARY, day DATE, at TIMESTAMP, local TIMESTAMP_NTZ, yes BOOLEAN",
+        "m MAP<STRING, INT>, d DECIMAL(38, 10), f FLOAT, b BINARY, day DATE, at TIMESTAMP, local TIMESTAMP_NTZ, "
+        "yes BOOLEAN",
         properties={"delta.columnMapping.mode": "name", "delta.enableDeletionVectors": "true"},
     )
     lake.fill(
         "mapped",
         "SELECT id, cast(id AS INT), 'g', concat('o', id), named_struct('x', cast(id AS INT), 'y', array('a', NULL)), "
-        "map('k', cast(id AS INT)), cast(id AS DECIMAL(38, 10)) / 3, cast(id AS FLOAT), cast(concat('b', id) AS BINARY), "
+        "map('k', cast(id AS INT)), cast(id AS DECIMAL(38, 10)) / 3, cast(id AS FLOAT), "
+        "cast(concat('b', id) AS BINARY), "
         "date_add(DATE'2024-01-01', cast(id AS INT)), timestamp_micros(id * 1000001), "
         "TIMESTAMP_NTZ'1969-12-31 23:59:59.999999', id % 2 = 0 FROM range(50)",
     )

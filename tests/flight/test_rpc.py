@@ -371,6 +371,12 @@ def test_a_table_dropped_by_others_is_not_found_and_forgotten(
     assert service.catalog.listing().tables == {}
 
 
-def test_writes_are_refused_in_one_sentence(service: MemoryService, plain: flight.FlightClient) -> None:
-    writer, _ = plain.do_put(flight.FlightDescriptor.for_command(b"{}"), PEOPLE.schema)
-    assert "does not take writes yet" in refusal(writer.close)
+def test_a_table_without_any_ability_to_change_refuses_writes(
+    service: MemoryService, memory_client: AirportClient
+) -> None:
+    service.add("demo", "people", PEOPLE)
+    rows = PEOPLE.to_batches()[0]
+    assert "table 'people' does not support INSERT operations" in refusal(
+        lambda: memory_client.insert("demo", "people", rows)
+    )
+    assert "table does not support DELETE operations" in refusal(lambda: memory_client.delete("demo", "people", [1]))

@@ -127,9 +127,7 @@ def test_a_wrong_download_leaves_the_folder_as_it_was(folder: Path, fake_java: C
     assert visible(folder.parent) == ["jars"]
 
 
-def test_a_failing_ivy_is_a_short_error_and_a_few_reported_lines(
-    folder: Path, fake_java: Callable[[str], str]
-) -> None:
+def test_a_failing_ivy_is_a_short_error_and_a_few_reported_lines(folder: Path, fake_java: Callable[[str], str]) -> None:
     said: list[str] = []
     noise = "seq 500; echo 'unresolved dependency: delta-one'; seq 500; exit 1"
     with pytest.raises(UnavailableError, match=r"^the jars could not be fetched") as caught:

@@ -75,7 +75,8 @@ def test_a_changed_ticket_is_read_or_refused_but_never_anything_else(ticket: Sca
 
 @pytest.mark.parametrize(
     ("position", "value"),
-    [(0, 99), (1, ["a", "b", "c"]), (1, [1, 2, 3, 4]), (2, -1), (2, "1"), (3, b"no schema"), (4, "k"), (4, [1]), (5, b"\xc1"),
+    [(0, 99), (1, ["a", "b", "c"]), (1, [1, 2, 3, 4]), (2, -1), (2, "1"), (3, b"no schema"), (4, "k"), (4, [1]),
+     (5, b"\xc1"),
      (6, ["k", 1, "x"]), (6, ["k", 1.5, None]), (6, ["k", 2**63, None]), (6, [1, 2, 3]), (6, "k")],
 )  # fmt: skip
 def test_each_field_of_a_ticket_is_checked(position: int, value: object) -> None:

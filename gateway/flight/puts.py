@@ -1,0 +1,301 @@
+"""The JSON dialect's statements: INSERT and UPDATE over DoPut, DELETE as an action.
+
+A statement is checked as far as it can be before its first row is taken, and is
+one commit or nothing: whatever fails, and a caller who goes away, aborts it. Row
+ids come in a list of their own and join the rows here, so that both dialects
+use the same abilities of a table. An id that the table does not have is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyarrow import flight
+
+from gateway.catalog.capabilities import Readable
+from gateway.catalog.changes import (
+    Operation,
+    Statement,
+    WriteContext,
+    WriteOptions,
+    can_delete,
+    can_update,
+    delete_of,
+    find_rowid_column,
+    insert_into,
+    update_of,
+)
+from gateway.catalog.names import fold
+from gateway.catalog.registry import Catalogs
+from gateway.errors import CancelledError, NotFoundError, PreconditionError, RequestError, UnsupportedError
+from gateway.wire.headers import CallHeaders
+from gateway.wire.json_dialect import (
+    Command,
+    InsertCommand,
+    UpdateCommand,
+    decode_delete,
+    decode_put,
+    encode_delete_reply,
+    encode_put_reply,
+    encode_rows,
+    printable,
+)
+from gateway.wire.listing import ROWID_KEY
+
+IsCancelled = Callable[[], bool]
+ResolveContext = Callable[[CallHeaders, Readable, int | None, IsCancelled], WriteContext]
+
+ROWID = pa.field("rowid", pa.int64(), metadata={ROWID_KEY: b"1"})
+# The reply is one message. A commit whose reply is too large to be sent would look like a failure.
+MAX_RETURNED_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """The table a command means, and its shape as it is now."""
+
+    table: Readable
+    shape: pa.Schema
+
+    @property
+    def columns(self) -> list[str]:
+        """Every column but the rowid."""
+        return [field.name for field in self.shape if not (field.metadata or {}).get(ROWID_KEY)]
+
+
+class Puts:
+    """Thread-safe: holds nothing of a call."""
+
+    def __init__(self, catalogs: Catalogs, resolve_context: ResolveContext) -> None:
+        self._catalogs = catalogs
+        self._resolve_context = resolve_context
+
+    def put(
+        self,
+        headers: CallHeaders,
+        descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.FlightMetadataWriter,
+        is_cancelled: IsCancelled,
+    ) -> None:
+        if descriptor.descriptor_type != flight.DescriptorType.CMD:
+            raise RequestError("DoPut takes a command descriptor that holds a JSON object")
+        command = decode_put(descriptor.command)
+        target = self._find(headers, command)
+        options = _options(command, target)
+        if isinstance(command, InsertCommand):
+            statement, rows = self._insert(headers, command, target, options, reader, is_cancelled)
+        else:
+            statement, rows = self._update(headers, command, target, options, reader, is_cancelled)
+        affected, returned = _carry_out(statement, rows, target, options, is_cancelled)
+        writer.write(pa.py_buffer(encode_put_reply(affected, returned)))
+
+    def delete(self, headers: CallHeaders, body: bytes, is_cancelled: IsCancelled) -> bytes:
+        command = decode_delete(body)
+        target = self._find(headers, command)
+        if not can_delete(target.table):
+            raise _no_rowid(Operation.DELETE, target)
+        options = _options(command, target)
+        context = self._resolve_context(headers, target.table, command.read_version, is_cancelled)
+        upload = pa.schema([ROWID])
+        rows = pa.RecordBatch.from_arrays([pa.array(command.row_ids, pa.int64())], schema=upload)
+        statement = delete_of(target.table, upload, options, context)
+        return encode_delete_reply(*_carry_out(statement, [rows], target, options, is_cancelled))
+
+    def _insert(
+        self,
+        headers: CallHeaders,
+        command: InsertCommand,
+        target: _Target,
+        options: WriteOptions,
+        reader: flight.MetadataRecordBatchReader,
+        is_cancelled: IsCancelled,
+    ) -> tuple[Statement, Iterator[pa.RecordBatch]]:
+        plan = _plan_insert(target, _schema_of(reader))
+        context = self._resolve_context(headers, target.table, command.read_version, is_cancelled)
+        statement = insert_into(target.table, target.table.name, plan.schema, options, context)
+        return statement, map(plan.take, _batches_of(reader, is_cancelled))
+
+    def _update(
+        self,
+        headers: CallHeaders,
+        command: UpdateCommand,
+        target: _Target,
+        options: WriteOptions,
+        reader: flight.MetadataRecordBatchReader,
+        is_cancelled: IsCancelled,
+    ) -> tuple[Statement, Iterator[pa.RecordBatch]]:
+        if not can_update(target.table):
+            raise _no_rowid(Operation.UPDATE, target)
+        plan = _plan_update(target, _schema_of(reader))
+        context = self._resolve_context(headers, target.table, command.read_version, is_cancelled)
+        statement = update_of(target.table, plan.schema.append(ROWID), options, context)
+        return statement, _with_row_ids(map(plan.take, _batches_of(reader, is_cancelled)), command.row_ids)
+
+    def _find(self, headers: CallHeaders, command: Command) -> _Target:
+        catalog = self._catalogs.get(command.catalog or headers.catalog)
+        table = catalog.table(command.schema, command.table)
+        try:
+            return _Target(table, table.current().shape)
+        except NotFoundError:
+            catalog.forget(table)
+            raise
+
+
+def _no_rowid(operation: Operation, target: _Target) -> PreconditionError:
+    return PreconditionError(f"table '{target.table.name.table}' does not support {operation.verb} (no rowid)")
+
+
+def _options(command: Command, target: _Target) -> WriteOptions:
+    if command.idempotency_key is not None:
+        raise UnsupportedError("idempotency_key is not supported yet; a retry of this statement may apply it twice")
+    if not command.returning:
+        return WriteOptions(strict=True)
+    columns = _match(target, target.shape.names, command.returning_columns, "returning_columns")
+    return WriteOptions(returning=True, columns=tuple(columns), strict=True)
+
+
+def _match(target: _Target, columns: Sequence[str], asked: Iterable[str], what: str, hint: str = "") -> list[str]:
+    """The asked names as the table spells them; names are compared as users do."""
+    spelled = {fold(name): name for name in columns}
+    found: dict[str, None] = {}
+    for name in asked:
+        column = spelled.get(fold(name))
+        if column is None:
+            raise RequestError(f"{what}: table '{target.table.name.table}' has no column '{printable(name)}'{hint}")
+        if column in found:
+            raise RequestError(f"{what}: column '{printable(name)}' is given twice")
+        found[column] = None
+    return list(found)
+
+
+def _match_upload(target: _Target, names: Iterable[str]) -> list[str]:
+    return _match(target, target.columns, names, "column mismatch", "; columns are matched by name, in any order")
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Which uploaded columns are taken, in which order, under the table's names."""
+
+    places: tuple[int, ...]
+    schema: pa.Schema
+
+    @classmethod
+    def of(cls, upload: pa.Schema, places: Iterable[int], names: Iterable[str]) -> _Plan:
+        taken = dict(zip(names, places, strict=True))
+        fields = [_unmarked(upload.field(place)).with_name(name) for name, place in taken.items()]
+        return cls(tuple(taken.values()), pa.schema(fields))
+
+    def take(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([batch.column(place) for place in self.places], schema=self.schema)
+
+
+def _unmarked(field: pa.Field) -> pa.Field:
+    """The field without a mark that would make it the rowid."""
+    metadata = {key: value for key, value in (field.metadata or {}).items() if key != ROWID_KEY}
+    return field.with_metadata(metadata or None)
+
+
+def _plan_insert(target: _Target, upload: pa.Schema) -> _Plan:
+    # A row id sent along with new rows says nothing: the table gives ids at the commit.
+    rowid = find_rowid_column(upload)
+    places = [place for place in range(len(upload)) if place != rowid]
+    if len(places) != len(target.columns):
+        raise RequestError(f"column mismatch: table has {len(target.columns)} columns, input has {len(places)}")
+    names = _match_upload(target, (upload.field(place).name for place in places))
+    at = dict(zip(names, places, strict=True))
+    return _Plan.of(upload, (at[name] for name in target.columns), target.columns)
+
+
+def _plan_update(target: _Target, upload: pa.Schema) -> _Plan:
+    if find_rowid_column(upload) >= 0:
+        raise RequestError("column mismatch: UPDATE takes the row ids from row_ids, not from a rowid column")
+    if not upload.names:
+        raise RequestError("column mismatch: UPDATE sets no column")
+    return _Plan.of(upload, range(len(upload)), _match_upload(target, upload.names))
+
+
+def _schema_of(reader: flight.MetadataRecordBatchReader) -> pa.Schema:
+    try:
+        schema = reader.schema
+        schema.names  # noqa: B018  a name that is no text fails here
+    except (pa.ArrowException, flight.FlightError, OSError, UnicodeDecodeError) as error:
+        raise RequestError("the upload has no schema that can be read") from error
+    return schema
+
+
+def _batches_of(reader: flight.MetadataRecordBatchReader, is_cancelled: IsCancelled) -> Iterator[pa.RecordBatch]:
+    """The upload's batches. The stream of a caller who went away just ends, as a finished one does."""
+    while True:
+        try:
+            batch = reader.read_chunk().data
+        except StopIteration:
+            return
+        except (pa.ArrowException, flight.FlightError, OSError) as error:
+            _check_still_there(is_cancelled)
+            raise RequestError("the upload cannot be read") from error
+        if batch is not None:
+            yield batch
+
+
+def _with_row_ids(batches: Iterable[pa.RecordBatch], row_ids: Sequence[int]) -> Iterator[pa.RecordBatch]:
+    ids = pa.array(row_ids, pa.int64())
+    rows = 0
+    for batch in batches:
+        first, rows = rows, rows + batch.num_rows
+        if rows <= len(ids):  # the others are only counted
+            yield batch.append_column(ROWID, ids.slice(first, batch.num_rows))
+    if rows != len(ids):
+        raise RequestError(f"row_ids count ({len(ids)}) does not match input rows ({rows})")
+
+
+def _carry_out(
+    statement: Statement,
+    batches: Iterable[pa.RecordBatch],
+    target: _Target,
+    options: WriteOptions,
+    is_cancelled: IsCancelled,
+) -> tuple[int, bytes | None]:
+    """How many rows the commit affected, and the returned ones, which are encoded before anything is written."""
+    try:
+        returned = _Returned(target, options.columns, statement.reply_schema) if options.returning else None
+        for batch in batches:
+            _check_still_there(is_cancelled)
+            rows = statement.add(batch)
+            if returned is not None and rows is not None:
+                returned.add(rows)
+        encoded = None if returned is None else returned.encode()
+        _check_still_there(is_cancelled)
+        return statement.commit(), encoded
+    finally:
+        statement.abort()  # after a commit it only lets go of what was staged
+
+
+class _Returned:
+    """The rows a statement returns: those columns, in that order."""
+
+    def __init__(self, target: _Target, columns: Sequence[str], reply: pa.Schema) -> None:
+        for name in columns:
+            if name not in reply.names:
+                raise PreconditionError(f"table '{target.table.name.table}' cannot return column '{name}'")
+        self._columns = list(columns or reply.names)
+        self._schema = pa.schema([reply.field(name) for name in self._columns])
+        self._batches: list[pa.RecordBatch] = []
+        self._bytes = 0
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        narrow = rows.select(self._columns)
+        self._bytes += narrow.nbytes
+        if self._bytes > MAX_RETURNED_BYTES:
+            raise RequestError(f"the returned rows are larger than {MAX_RETURNED_BYTES} bytes; send fewer rows")
+        self._batches.append(narrow)
+
+    def encode(self) -> bytes:
+        return encode_rows(self._schema, self._batches)
+
+
+def _check_still_there(is_cancelled: IsCancelled) -> None:
+    if is_cancelled():
+        raise CancelledError("the caller went away; nothing was written")

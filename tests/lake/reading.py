@@ -1,0 +1,91 @@
+"""Reads of one table, past catalog and wire: what the `lake` room itself promises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from gateway.catalog.capabilities import ScanReport, ScanRequest
+from gateway.catalog.names import TableName
+from gateway.lake.delta_table import DeltaSnapshot, DeltaTable, TableTools
+from gateway.lake.reader import Readers
+from gateway.lake.spark import Spark
+from gateway.lake.staging import StagingFolder
+from gateway.lake.storage import Folder
+from gateway.settings import ScanSettings, SparkSettings, StagingSettings, WriteSettings
+
+ROUTES = ("direct", "spark")
+# For tables that the direct reader serves: nothing here starts.
+NO_SPARK = Spark(SparkSettings(enabled=False))
+
+
+def open_table(path: Path, spark: Spark = NO_SPARK, rowid_column: str = "_rowid", **scan: Any) -> DeltaTable:
+    """The table as a gateway with these scan settings serves it."""
+    name = TableName("lake", "s", path.name)
+    staging = StagingFolder(StagingSettings(folder=str(path.parent / ".staging")))
+    readers = Readers(ScanSettings(**scan), spark)
+    tools = TableTools(readers, spark, staging, WriteSettings(), rowid_column, statistics=True)
+    return DeltaTable(name, Folder.open(str(path)), tools)
+
+
+@dataclass(frozen=True)
+class Result:
+    table: pa.Table
+    report: ScanReport
+    batches: list[pa.RecordBatch]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows, in an order that does not depend on the engine."""
+        return sorted(self.table.to_pylist(), key=repr)
+
+    def column(self, name: str) -> list[Any]:
+        return sorted(self.table.column(name).to_pylist(), key=lambda value: (value is None, value))
+
+
+def read(
+    snapshot: DeltaSnapshot, columns: Iterable[str] | None = None, shape: pa.Schema | None = None, **more: Any
+) -> Result:
+    """Read to the end; checks that every batch has exactly the told schema and is sound inside."""
+    told = snapshot.shape if shape is None else shape
+    wanted = frozenset(told.names if columns is None else columns)
+    stream = snapshot.open(ScanRequest(told, wanted, **more))
+    try:
+        batches = [chunk.batch for chunk in stream]
+    finally:
+        stream.close()
+    for batch in batches:
+        assert batch.schema.equals(told, check_metadata=True)
+        batch.validate(full=True)
+    return Result(pa.Table.from_batches(batches, told), stream.report, batches)
+
+
+def read_by(route: str, path: Path, spark: Spark, columns: Iterable[str] | None = None, **scan: Any) -> Result:
+    return read(open_table(path, spark, engine=route, **scan).current(), columns)
+
+
+def wire_bytes(batch: pa.RecordBatch) -> int:
+    """What a batch takes on the wire."""
+    sink = pa.MockOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return int(sink.size())
+
+
+def log_file(path: Path, version: int) -> Path:
+    return path / "_delta_log" / f"{version:020d}.json"
+
+
+def without_checksums(path: Path) -> None:
+    """Version checksums repeat what commits say; readers may take them instead of the commits."""
+    for checksum in {*(path / "_delta_log").glob("*.crc"), *(path / "_delta_log").glob(".*.crc")}:
+        checksum.unlink()
+
+
+def edit_commit(path: Path, version: int, change: Callable[[str], str]) -> None:
+    without_checksums(path)
+    commit = log_file(path, version)
+    commit.write_text(change(commit.read_text()))

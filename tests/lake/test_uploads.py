@@ -1,0 +1,195 @@
+"""Uploads become rows of the table's own types, or an error that names the column."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.catalog.changes import Operation
+from gateway.errors import ConstraintError, GatewayError, RequestError
+from gateway.lake.merge import last_of_each, ranges_of
+from gateway.lake.schemas import Column, TableSchema
+from gateway.lake.staging import POSITION, StagedRows, StagingFolder
+from gateway.lake.uploads import ROWID_FIELD, convert, plan_upload
+from gateway.settings import StagingSettings
+
+
+def table(**kinds: pa.DataType) -> TableSchema:
+    columns = tuple(Column(name, kind, name != "must", None, None, name, None) for name, kind in kinds.items())
+    return TableSchema(columns, Column("_rowid", pa.int64(), True, None, None, "_rowid", None), ())
+
+
+def converted(schema: TableSchema, operation: Operation = Operation.INSERT, **arrays: pa.Array) -> pa.Table:
+    batch = pa.record_batch(list(arrays.values()), names=list(arrays))
+    return convert(plan_upload(operation, schema, batch.schema), batch)
+
+
+@pytest.mark.parametrize(
+    ("stored", "uploaded", "value"),
+    [
+        (pa.string(), pa.array(["é"], pa.large_string()), "é"),
+        (pa.string(), pa.array(["é"], pa.string_view()), "é"),
+        (pa.string(), pa.array(["é"]).dictionary_encode(), "é"),
+        (pa.binary(), pa.array([b"\x00"], pa.binary_view()), b"\x00"),
+        (pa.int32(), pa.array([7], pa.int64()), 7),
+        (pa.decimal128(12, 2), pa.array([Decimal("1.50")], pa.decimal128(9, 2)), Decimal("1.50")),
+        (pa.date32(), pa.array([date(9999, 12, 31)]), date(9999, 12, 31)),
+        (
+            pa.timestamp("us", tz="UTC"),
+            pa.array([datetime(2024, 1, 1, tzinfo=UTC)], pa.timestamp("us", tz="Europe/Paris")),
+            datetime(2024, 1, 1, tzinfo=UTC),
+        ),
+        (pa.timestamp("us"), pa.array([datetime(1, 1, 1)], pa.timestamp("us")), datetime(1, 1, 1)),  # noqa: DTZ001
+        (pa.list_(pa.field("element", pa.string())), pa.array([["a", None]], pa.list_(pa.large_string())), ["a", None]),
+        (pa.bool_(), pa.ExtensionArray.from_storage(pa.bool8(), pa.array([2], pa.int8())), True),
+    ],
+)  # fmt: skip
+def test_an_uploaded_column_becomes_the_stored_type(stored: pa.DataType, uploaded: pa.Array, value: object) -> None:
+    rows = converted(table(c=stored), c=uploaded)
+    assert rows.schema.field("c").type == stored
+    assert rows.column("c").to_pylist() == [value]
+
+
+@pytest.mark.parametrize(
+    ("stored", "uploaded"),
+    [
+        (pa.int8(), pa.array([300], pa.int32())),
+        (pa.decimal128(4, 2), pa.array([Decimal("123.45")], pa.decimal128(9, 2))),
+        (pa.decimal128(9, 1), pa.array([Decimal("1.25")], pa.decimal128(9, 2))),
+        (pa.int64(), pa.array(["seven"])),
+        (pa.int64(), pa.array([1.5])),
+        (pa.date32(), pa.array([[1]])),
+        (pa.timestamp("us"), pa.array([0], pa.timestamp("us", tz="UTC"))),
+        (pa.timestamp("us"), pa.array([1], pa.timestamp("ns"))),
+    ],
+)
+def test_a_value_that_does_not_fit_names_the_column(stored: pa.DataType, uploaded: pa.Array) -> None:
+    with pytest.raises(RequestError, match=r"column 'amount': a value does not fit"):
+        converted(table(amount=stored), amount=uploaded)
+
+
+def test_bad_utf8_is_refused_with_the_column_named() -> None:
+    broken = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")])
+    with pytest.raises(RequestError, match="not valid Arrow data: column 'c'"):
+        converted(table(c=pa.string()), c=broken)
+
+
+def test_null_in_a_not_null_column_is_a_constraint_error() -> None:
+    with pytest.raises(ConstraintError, match="NOT NULL constraint failed: column 'must'"):
+        converted(table(must=pa.int64()), must=pa.array([None], pa.int64()))
+
+
+@pytest.mark.parametrize(
+    ("operation", "names", "words"),
+    [
+        (Operation.INSERT, ["a"], "column mismatch: table has 2 columns, input has 1"),
+        (Operation.INSERT, ["a", "b", "c"], "column mismatch: table has 2 columns, input has 3"),
+        (Operation.INSERT, ["a", "x"], "column 'x' is not a column of the table"),
+        (Operation.INSERT, ["a", "A"], "column 'a' is given twice"),
+        (Operation.UPDATE, ["a"], "UPDATE requires rowid column in input schema"),
+        (Operation.UPDATE, ["rowid"], "UPDATE sets no column"),
+        (Operation.UPDATE, ["x", "rowid"], "column 'x' is not a column of the table"),
+        (Operation.DELETE, ["a"], "DELETE requires rowid column in input schema"),
+    ],
+)
+def test_an_upload_of_another_shape_is_told_what_is_wrong(operation: Operation, names: list[str], words: str) -> None:
+    upload = pa.schema([(name, pa.int64()) for name in names])
+    with pytest.raises(RequestError) as refused:
+        plan_upload(operation, table(a=pa.int64(), b=pa.int64()), upload)
+    assert refused.value.message == words
+
+
+def test_columns_are_matched_by_name_in_any_order_and_case() -> None:
+    rows = converted(table(a=pa.int64(), b=pa.string()), B=pa.array(["x"]), a=pa.array([1]))
+    assert rows.to_pylist() == [{"b": "x", "a": 1}]
+
+
+def test_row_ids_of_several_types_become_one() -> None:
+    for kind in (pa.int32(), pa.int64(), pa.uint64()):
+        rows = converted(table(a=pa.int64()), Operation.DELETE, rowid=pa.array([3], kind))
+        assert rows.column(ROWID_FIELD).type == pa.int64()
+    with pytest.raises(RequestError, match="rowid must not be null"):
+        converted(table(a=pa.int64()), Operation.DELETE, rowid=pa.array([None], pa.int64()))
+    with pytest.raises(RequestError, match="rowid is out of range"):
+        converted(table(a=pa.int64()), Operation.DELETE, rowid=pa.array([2**63], pa.uint64()))
+    with pytest.raises(RequestError, match="rowid column must be Int64, Int32, or Uint64"):
+        converted(table(a=pa.int64()), Operation.DELETE, rowid=pa.array(["1"]))
+
+
+def staged(folder: StagingFolder, rows: int, size: int) -> StagedRows:
+    made = StagedRows(folder, pa.schema([("k", pa.int64())]))
+    for start in range(0, rows, size):
+        made.add(pa.table({"k": pa.array(range(start, min(rows, start + size)), pa.int64())}))
+    made.finish()
+    return made
+
+
+def folder_of(tmp_path: Path, **settings: object) -> StagingFolder:
+    return StagingFolder(StagingSettings(folder=str(tmp_path), **settings))
+
+
+def test_small_uploads_stay_in_memory_and_large_ones_are_spooled(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, memory_rows=100)
+    small, large = staged(folder, 100, 7), staged(folder, 101, 7)
+    assert not small.is_spooled
+    assert small.table().column(POSITION).to_pylist() == list(range(100))
+    assert large.is_spooled
+    assert pq.read_table(large.folder).column(POSITION).to_pylist() == list(range(101))
+    large.release()
+    assert not any(path.name == "rows.parquet" for path in tmp_path.rglob("*"))
+
+
+def test_an_upload_beyond_the_limit_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"larger than 100 bytes \(staging.max_bytes\)"):
+        staged(folder_of(tmp_path, max_bytes=100), 100, 10)
+
+
+def test_a_disk_that_cannot_be_written_is_told_and_nothing_is_left(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file where the folder should be")
+    folder = StagingFolder(StagingSettings(folder=str(tmp_path / "taken"), memory_rows=1))
+    with pytest.raises(GatewayError, match="the upload cannot be staged"):
+        staged(folder, 10, 2)
+
+
+def test_leftovers_of_a_dead_process_are_removed_and_those_of_a_living_one_kept(tmp_path: Path) -> None:
+    living = folder_of(tmp_path, memory_rows=1)
+    kept = staged(living, 10, 5)
+    dead = folder_of(tmp_path, memory_rows=1)
+    left = staged(dead, 10, 5)
+    os.close(dead._held)  # as the kernel does for a process that is killed
+    folder_of(tmp_path).remove_leftovers()
+    assert (tmp_path / kept.folder).exists()
+    assert not (tmp_path / left.folder).exists()
+    living.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers()), max_size=30))
+def test_of_several_rows_with_one_id_the_last_counts(pairs: list[tuple[int, int]]) -> None:
+    rows = pa.table(
+        {
+            "v": pa.array([value % 2**31 for _, value in pairs], pa.int64()),
+            ROWID_FIELD: pa.array([row_id for row_id, _ in pairs], pa.int64()),
+            POSITION: pa.array(range(len(pairs)), pa.int64()),
+        }
+    )
+    kept = last_of_each(rows)
+    expected = {row_id: value % 2**31 for row_id, value in pairs}
+    assert dict(zip(kept.column(ROWID_FIELD).to_pylist(), kept.column("v").to_pylist(), strict=True)) == expected
+    assert kept.num_rows == len(expected)
+
+
+@given(st.sets(st.integers(-1000, 1000), min_size=1), st.integers(1, 10))
+def test_ranges_hold_every_number_and_are_few(numbers: set[int], at_most: int) -> None:
+    found = ranges_of(sorted(numbers), at_most)
+    assert len(found) <= at_most
+    assert all(any(low <= number <= high for low, high in found) for number in numbers)
+    assert all(low in numbers and high in numbers for low, high in found)
