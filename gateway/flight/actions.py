@@ -18,9 +18,10 @@ from gateway.flight.statistics import statistics_reply
 from gateway.settings import LimitSettings
 from gateway.transactions.manager import TransactionManager
 from gateway.wire.headers import CallHeaders
+from gateway.wire.json_dialect import decode_status
 from gateway.wire.listing import encode_version
 from gateway.wire.messages import CatalogRequest, EndpointsRequest, FlightInfoRequest, StatisticsRequest
-from gateway.wire.packing import pack
+from gateway.wire.packing import Fields, pack
 
 IsCancelled = Callable[[], bool]
 Handler = Callable[[CallHeaders, bytes], bytes]
@@ -59,6 +60,7 @@ class Actions:
             "list_schemas": Action("Every schema and table of a catalog", self._list_schemas),
             "catalog_version": Action("A number that moves when the catalog changes", self._catalog_version),
             "create_transaction": Action("An id under which statements read one version", self._create_transaction),
+            "get_transaction_status": Action("What became of a transaction", self._transaction_status),
             "endpoints": Action("Where to read a table: tickets for DoGet", self._endpoints),
             "flight_info": Action("A table at a version or time", self._flight_info),
             "column_statistics": Action("Bounds of a column, from the Delta log", self._column_statistics),
@@ -100,6 +102,15 @@ class Actions:
             return json.dumps({"status": "success", "transaction_id": identity}).encode()
         self._catalogs.get(CatalogRequest.decode("create_transaction", body).catalog)
         return pack({"identifier": identity})
+
+    def _transaction_status(self, _headers: CallHeaders, body: bytes) -> bytes:
+        is_json = body.lstrip()[:1] == b"{"
+        identity = (
+            decode_status(body) if is_json else Fields.unpack("get_transaction_status", body).text("transaction_id")
+        )
+        state = self._transactions.state(identity)
+        reply = {"status": "" if state is None else state.value, "exists": state is not None}
+        return json.dumps(reply).encode() if is_json else pack(reply)
 
     def _endpoints(self, headers: CallHeaders, body: bytes) -> bytes:
         request = EndpointsRequest.decode("endpoints", body)

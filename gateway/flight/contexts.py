@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 
 from gateway.catalog.capabilities import Readable
 from gateway.catalog.changes import WriteContext
@@ -21,6 +22,8 @@ class WriteContexts:
     ) -> WriteContext:
         """In a transaction, the rows to change must still be what they were at the version its scans read."""
         read_version = None
+        if headers.transaction:
+            self._check(headers, changes_rows=changes_rows)
         if changes_rows and headers.transaction:
             read_version = self._transactions.read_version(
                 headers.transaction, table.name.key, lambda: table.current().version
@@ -33,4 +36,21 @@ class WriteContexts:
         """The JSON dialect: the caller says which version it read, or that its last write may win."""
         if read_version is None:
             return self.of_transaction(headers, table, is_cancelled, changes_rows=False)
+        if headers.transaction:
+            self._check(headers, changes_rows=False)
         return WriteContext(ANONYMOUS, headers.transaction, read_version, is_cancelled)
+
+    @contextlib.contextmanager
+    def outcome(self, headers: CallHeaders) -> Iterator[None]:
+        """Around one statement: what fails in it aborts its transaction."""
+        try:
+            yield
+        except BaseException:
+            self._transactions.failed(headers.transaction)
+            raise
+
+    def _check(self, headers: CallHeaders, *, changes_rows: bool) -> None:
+        """An id that is not known cannot be a base to change rows from; new rows need none."""
+        assert headers.transaction is not None
+        if changes_rows or self._transactions.is_issued(headers.transaction):
+            self._transactions.check_writable(headers.transaction, once=headers.is_contract_transaction)

@@ -39,6 +39,17 @@ class Exchanges:
         is_cancelled: Callable[[], bool],
     ) -> int:
         """Take an upload to its commit and answer it; returns how many rows were affected."""
+        with self._contexts.outcome(headers):
+            return self._run(headers, descriptor, reader, writer, is_cancelled)
+
+    def _run(
+        self,
+        headers: CallHeaders,
+        descriptor: flight.FlightDescriptor,
+        reader: Any,
+        writer: Any,
+        is_cancelled: Callable[[], bool],
+    ) -> int:
         statement = self._open(headers, descriptor, reader.schema, is_cancelled)
         try:
             writer.begin(statement.reply_schema)

@@ -8,7 +8,9 @@ use the same abilities of a table. An id that the table does not have is an erro
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -46,6 +48,8 @@ from gateway.wire.listing import ROWID_KEY
 
 IsCancelled = Callable[[], bool]
 ResolveContext = Callable[[CallHeaders, Readable, int | None, IsCancelled], WriteContext]
+# Around one statement: hears of its failure.
+Outcome = Callable[[CallHeaders], AbstractContextManager[None]]
 
 ROWID = pa.field("rowid", pa.int64(), metadata={ROWID_KEY: b"1"})
 # The reply is one message. A commit whose reply is too large to be sent would look like a failure.
@@ -68,11 +72,32 @@ class _Target:
 class Puts:
     """Thread-safe: holds nothing of a call."""
 
-    def __init__(self, catalogs: Catalogs, resolve_context: ResolveContext) -> None:
+    def __init__(
+        self,
+        catalogs: Catalogs,
+        resolve_context: ResolveContext,
+        outcome: Outcome = lambda _headers: contextlib.nullcontext(),
+    ) -> None:
         self._catalogs = catalogs
         self._resolve_context = resolve_context
+        self._outcome = outcome
 
     def put(
+        self,
+        headers: CallHeaders,
+        descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.FlightMetadataWriter,
+        is_cancelled: IsCancelled,
+    ) -> None:
+        with self._outcome(headers):
+            self._put(headers, descriptor, reader, writer, is_cancelled)
+
+    def delete(self, headers: CallHeaders, body: bytes, is_cancelled: IsCancelled) -> bytes:
+        with self._outcome(headers):
+            return self._delete(headers, body, is_cancelled)
+
+    def _put(
         self,
         headers: CallHeaders,
         descriptor: flight.FlightDescriptor,
@@ -92,7 +117,7 @@ class Puts:
         affected, returned = _carry_out(statement, rows, target, options, is_cancelled)
         writer.write(pa.py_buffer(encode_put_reply(affected, returned)))
 
-    def delete(self, headers: CallHeaders, body: bytes, is_cancelled: IsCancelled) -> bytes:
+    def _delete(self, headers: CallHeaders, body: bytes, is_cancelled: IsCancelled) -> bytes:
         command = decode_delete(body)
         target = self._find(headers, command)
         if not can_delete(target.table):

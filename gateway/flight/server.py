@@ -105,12 +105,11 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         writer: flight.MetadataRecordBatchWriter,
     ) -> None:
         headers = headers_of(context)
-        self._answer(
-            "do_exchange",
-            headers,
-            lambda: self._exchanges.run(headers, descriptor, reader, writer, context.is_cancelled),
-            known_operation(headers.operation),
-        )
+
+        def work() -> None:
+            self._exchanges.run(headers, descriptor, reader, writer, context.is_cancelled)
+
+        self._answer("do_exchange", headers, work, known_operation(headers.operation))
 
     def _answer(
         self,

@@ -53,9 +53,9 @@ def encode_statistics(kind: pa.DataType, known: ColumnStatistics) -> bytes:
 
 def _bounds(kind: pa.DataType, known: ColumnStatistics) -> tuple[pa.Array, pa.Array]:
     if known.minimum is not None and known.maximum is not None:
-        return pa.array([known.minimum.as_py()], known.minimum.type).cast(kind), pa.array(
-            [known.maximum.as_py()], known.maximum.type
-        ).cast(kind)
+        # As Arrow scalars all the way: Python's own times end with the year 9999.
+        low, high = (pa.array([bound], bound.type).cast(kind) for bound in (known.minimum, known.maximum))
+        return low, high
     if _is_text(kind):
         return pa.array([_FIRST_TEXT], kind), pa.array([_LAST_TEXT], kind)
     if pa.types.is_binary(kind):

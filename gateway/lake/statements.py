@@ -104,10 +104,8 @@ class DeltaStatement:
     def commit(self) -> int:
         try:
             self._rows.finish()
-            if self._rows.rows == 0:
-                return 0
             pending = Pending(self._operation, self._plan, self._rows, self._options, self._context)
-            committed = self._room.writer.commit(pending)
+            committed = self._room.writer.commit(pending) if self._rows.rows else Committed(0, None)
             self._room.landed(self._context, committed)
             return committed.affected
         finally:

@@ -65,8 +65,7 @@ def build_lake(settings: Settings, spark: Spark | None = None) -> Lake:
     staging = StagingFolder(settings.staging)
 
     def landed(name: TableName, context: WriteContext, committed: Committed) -> None:
-        if committed.version is not None:
-            transactions.wrote(context.transaction, name.key, committed.version)
+        transactions.wrote(context.transaction, name.key, committed.version)
 
     tools = TableTools(
         readers, spark, staging, settings.write, settings.rowids.column, settings.scan.statistics, landed
@@ -90,7 +89,7 @@ def build_service(settings: Settings, spark: Spark | None = None) -> Service:
     scans = Scans(lake.catalogs, transactions, streams, limits)
     browsing = Browsing(lake.catalogs, scans)
     contexts = WriteContexts(transactions)
-    puts = Puts(lake.catalogs, contexts.of_caller)
+    puts = Puts(lake.catalogs, contexts.of_caller, contexts.outcome)
     actions = Actions(lake.catalogs, browsing, scans, puts, transactions, settings.limits)
     exchanges = Exchanges(lake.catalogs, contexts)
     gate = Gate()

@@ -18,7 +18,9 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import NewType
 
+from gateway.errors import PreconditionError
 from gateway.settings import TransactionSettings
+from gateway.transactions.state import Event, State, after
 
 TransactionId = NewType("TransactionId", str)
 
@@ -26,6 +28,7 @@ TransactionId = NewType("TransactionId", str)
 @dataclass(slots=True)
 class _Transaction:
     last_used: float
+    state: State = State.ACTIVE
     read_versions: dict[Hashable, int] = field(default_factory=dict)
 
 
@@ -61,11 +64,37 @@ class TransactionManager:
         with self._lock:
             return self._touch(identity).read_versions.setdefault(table, version)
 
-    def wrote(self, transaction: str | None, table: Hashable, version: int) -> None:
-        """A transaction goes on reading a table as of its own last write to it."""
+    def check_writable(self, transaction: str, *, once: bool) -> None:
+        """Refuse a statement whose transaction has ended; with `once`, one that has written already has, too."""
+        state = self.state(transaction)
+        if state is None:
+            raise PreconditionError(f"transaction {transaction[:60]} is not known; run the statement again")
+        if state is State.ABORTED or (once and state is State.COMMITTED):
+            raise PreconditionError(f"transaction {transaction} is not active (state: {state.value})")
+
+    def state(self, transaction: str) -> State | None:
+        """None for an id that this gateway did not issue."""
+        if not self.is_issued(transaction):
+            return None
+        with self._lock:
+            known = self._open.get(TransactionId(transaction))
+            return State.ACTIVE if known is None else known.state
+
+    def wrote(self, transaction: str | None, table: Hashable, version: int | None) -> None:
+        """A statement was written; the transaction goes on reading the table as of its own last write."""
         if transaction and self.is_issued(transaction):
             with self._lock:
-                self._touch(TransactionId(transaction)).read_versions[table] = version
+                known = self._touch(TransactionId(transaction))
+                known.state = after(known.state, Event.WROTE)
+                if version is not None:
+                    known.read_versions[table] = version
+
+    def failed(self, transaction: str | None) -> None:
+        """A statement of this transaction failed, and wrote nothing."""
+        if transaction and self.is_issued(transaction):
+            with self._lock:
+                known = self._touch(TransactionId(transaction))
+                known.state = after(known.state, Event.FAILED)
 
     def __len__(self) -> int:
         with self._lock:

@@ -32,6 +32,7 @@ class CallHeaders:
 
     catalog: str | None = None
     transaction: str | None = None
+    is_contract_transaction: bool = False  # came as x-transaction-id, which allows one operation
     trace: str | None = None
     session: str | None = None
     user_agent: str | None = None
@@ -42,9 +43,11 @@ class CallHeaders:
 
 
 def parse_headers(headers: Mapping[str, Sequence[str | bytes]]) -> CallHeaders:
+    airport, contract = _first(headers, TRANSACTION), _first(headers, CONTRACT_TRANSACTION)
     return CallHeaders(
         catalog=_first(headers, CATALOG),
-        transaction=_first(headers, TRANSACTION) or _first(headers, CONTRACT_TRANSACTION),
+        transaction=airport or contract,
+        is_contract_transaction=not airport and bool(contract),
         trace=_first(headers, TRACE),
         session=_first(headers, SESSION),
         user_agent=_first(headers, USER_AGENT),

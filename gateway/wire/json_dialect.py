@@ -76,6 +76,13 @@ def decode_delete(raw: bytes) -> DeleteCommand:
     return DeleteCommand(**document.common(), row_ids=document.row_ids("DELETE"))
 
 
+def decode_status(raw: bytes) -> str:
+    """The transaction id in the body of `get_transaction_status`."""
+    document = _Document("get_transaction_status", raw)
+    document.allow_only("transaction_id")
+    return document.text("transaction_id")
+
+
 def encode_put_reply(affected_rows: int, returned: bytes | None = None) -> bytes:
     """The metadata of a PutResult; `returned` is what `encode_rows` made."""
     reply: dict[str, Any] = {"status": "success", "affected_rows": affected_rows}

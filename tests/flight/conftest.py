@@ -38,7 +38,7 @@ class MemoryService:
         scans = Scans(self.catalogs, self.transactions, self.streams, FilterLimits())
         browsing = Browsing(self.catalogs, scans)
         contexts = WriteContexts(self.transactions)
-        puts = Puts(self.catalogs, contexts.of_caller)
+        puts = Puts(self.catalogs, contexts.of_caller, contexts.outcome)
         actions = Actions(self.catalogs, browsing, scans, puts, self.transactions, limits)
         exchanges = Exchanges(self.catalogs, contexts)
         self.server = FlightServer("grpc://127.0.0.1:0", actions, browsing, scans, exchanges, puts, self.gate)

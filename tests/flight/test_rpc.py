@@ -162,6 +162,21 @@ def test_a_transaction_is_answered_in_the_dialect_of_the_request(
         assert service.transactions.is_issued(reply["transaction_id"])
 
 
+def test_what_became_of_a_transaction_is_told_in_both_encodings(
+    service: MemoryService, plain: flight.FlightClient
+) -> None:
+    identity = service.transactions.begin()
+    assert msgpack.unpackb(call(plain, "get_transaction_status", msgpack.packb({"transaction_id": identity}))) == {
+        "status": "active",
+        "exists": True,
+    }
+    service.transactions.failed(identity)
+    body = json.dumps({"transaction_id": identity}).encode()
+    assert json.loads(call(plain, "get_transaction_status", body)) == {"status": "aborted", "exists": True}
+    foreign = json.dumps({"transaction_id": "x"}).encode()
+    assert json.loads(call(plain, "get_transaction_status", foreign)) == {"status": "", "exists": False}
+
+
 @pytest.mark.parametrize(
     ("action", "body", "words"),
     [

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.errors import PreconditionError
 from gateway.settings import TransactionSettings
 from gateway.transactions.manager import TransactionManager
+from gateway.transactions.state import Event, NotAllowedError, State, after
 
 
 class Clock:
@@ -80,3 +82,46 @@ def test_beyond_the_limit_the_longest_unused_goes(manager: TransactionManager) -
     assert len(manager) == 3
     assert manager.read_version(first, "t", lambda: 3) == 1
     assert manager.read_version(second, "t", lambda: 3) == 3
+
+
+def test_a_transaction_is_committed_by_its_first_write_and_aborted_by_a_failure(manager: TransactionManager) -> None:
+    wrote, failed = manager.begin(), manager.begin()
+    assert manager.state(wrote) is State.ACTIVE
+    manager.wrote(wrote, "t", 7)
+    manager.failed(failed)
+    assert (manager.state(wrote), manager.state(failed)) == (State.COMMITTED, State.ABORTED)
+    assert manager.read_version(wrote, "t", lambda: 9) == 7
+    assert manager.state("tx-foreign") is None
+
+
+def test_a_begin_block_goes_on_after_its_first_write_and_a_contract_transaction_does_not(
+    manager: TransactionManager,
+) -> None:
+    identity = manager.begin()
+    manager.check_writable(identity, once=True)
+    manager.wrote(identity, "t", 1)
+    manager.check_writable(identity, once=False)
+    with pytest.raises(PreconditionError, match=rf"^transaction {identity} is not active \(state: committed\)$"):
+        manager.check_writable(identity, once=True)
+
+
+def test_an_aborted_transaction_takes_no_more_statements(manager: TransactionManager) -> None:
+    identity = manager.begin()
+    manager.failed(identity)
+    with pytest.raises(PreconditionError, match=rf"^transaction {identity} is not active \(state: aborted\)$"):
+        manager.check_writable(identity, once=False)
+
+
+def test_a_foreign_transaction_cannot_be_written_in(manager: TransactionManager) -> None:
+    with pytest.raises(PreconditionError, match="is not known"):
+        manager.check_writable("tx-foreign", once=False)
+
+
+@pytest.mark.parametrize("state", list(State))
+@pytest.mark.parametrize("event", list(Event))
+def test_an_event_leads_to_a_state_or_is_refused(state: State, event: Event) -> None:
+    if (state, event) == (State.ABORTED, Event.WROTE):
+        with pytest.raises(NotAllowedError):
+            after(state, event)
+    else:
+        assert after(state, event) in State
