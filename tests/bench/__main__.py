@@ -25,6 +25,7 @@ from tests.bench.catalogs import measure_listing, measure_start
 from tests.bench.data import Data, locate, make_large, make_many
 from tests.bench.engines import spark_session
 from tests.bench.reads import measure_lookups, measure_memory, measure_scans, measure_spark
+from tests.bench.writes import measure_writes
 
 Group = Callable[[Data, Path, report.Results], None]
 
@@ -36,6 +37,7 @@ GROUPS: dict[str, Group] = {
     "lookups": measure_lookups,
     "memory": measure_memory,
     "spark": measure_spark,
+    "writes": measure_writes,
 }
 
 

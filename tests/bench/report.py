@@ -23,6 +23,13 @@ from rich.table import Table
 from tests.bench.timing import Timing
 
 _WIDTH = 160
+_RIVALS = {
+    "deltalake": "deltalake in process",
+    "spark": "Spark's toArrow",
+    "plain": "plain Spark by hand",
+    "tuned": "tuned Spark by hand",
+    "append": "Spark's append",
+}
 
 
 @dataclass(frozen=True)
@@ -110,6 +117,13 @@ BARS = (
     Bar("memory growth during a full scan", "memory.growth", "at most", 300, "MB"),
     Bar("memory growth with a slow reader", "memory.growth_slow", "at most", 300, "MB"),
     Bar("list_schemas answered after process start", "start.answered", "at most", 3, "s"),
+    Bar("INSERT of one row: speed, a plain session by hand being 1", "write.insert.plain.speed", "at least", 2.5),
+    Bar("UPDATE of one row: speed, a plain session by hand being 1", "write.update.plain.speed", "at least", 2),
+    Bar("INSERT of one row: time, a tuned session by hand being 1", "write.insert.tuned.time", "at most", 1.4),
+    Bar("UPDATE of one row: time, a tuned session by hand being 1", "write.update.tuned.time", "at most", 1.4),
+    Bar("UPDATE of 1,000 scattered rows: time, by hand being 1", "write.large_scattered.tuned.time", "at most", 1.3),
+    Bar("bulk INSERT: time, Spark's append being 1", "write.bulk.append.time", "at most", 2),
+    Bar("memory growth during a bulk INSERT", "write.memory", "at most", 400, "MB"),
 )
 
 
@@ -174,23 +188,22 @@ def _measurements(results: Results) -> Table:
     shown = Table(title="Measurements", title_justify="left", box=None, pad_edge=False)
     shown.add_column("")
     shown.add_column("gateway", justify="right")
-    shown.add_column("deltalake in process", justify="right")
-    shown.add_column("Spark's toArrow", justify="right")
+    shown.add_column("rivals", justify="right")
     shown.add_column("")
     for key in dict.fromkeys(duel.key for duel in results.duels):
         by_rival = {duel.rival: duel for duel in results.duels if duel.key == key}
         first = next(iter(by_rival.values()))
-        rivals = (_rival(by_rival.get(name)) for name in ("deltalake", "spark"))
+        rivals = "\n".join(f"{_RIVALS[name]} {_rival(duel)}" for name, duel in by_rival.items())
         noise = f"slowest round {first.gateway.spread:.1f}x the fastest" if first.rows else ""
-        shown.add_row(first.title, _speed(first, first.gateway), *rivals, noise)
+        shown.add_row(first.title, _speed(first, first.gateway), rivals, noise)
     for single in results.singles:
-        shown.add_row(single.title, _number(single.value, single.unit), "", "", single.note)
+        shown.add_row(single.title, _number(single.value, single.unit), "", single.note)
     return shown
 
 
-def _rival(duel: Duel | None) -> str:
+def _rival(duel: Duel) -> str:
     """What the rival did, and how fast the gateway is in its terms."""
-    return "" if duel is None else f"{_speed(duel, duel.other)} ({duel.speed:.2f}x)"
+    return f"{_speed(duel, duel.other)} ({duel.speed:.2f}x)"
 
 
 def _speed(duel: Duel, timing: Timing) -> str:

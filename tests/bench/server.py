@@ -6,6 +6,7 @@ its metrics, stopped with SIGTERM. Its log stays in the folder it ran in.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -95,6 +96,10 @@ class Server:
         with urllib.request.urlopen(f"http://127.0.0.1:{self._http_port}/metrics", timeout=10) as reply:
             text = reply.read().decode()
         return sum(float(value) for value in re.findall(rf"^{name}(?:\{{[^}}]*\}})? (\S+)$", text, re.MULTILINE))
+
+    def spark_state(self) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._http_port}/readyz", timeout=10) as reply:
+            return str(json.load(reply)["spark"])
 
     def resident_bytes(self) -> int:
         status = Path(f"/proc/{self._process.pid}/status").read_text()
