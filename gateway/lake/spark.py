@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import subprocess
 import tempfile
 import threading
 import time
@@ -77,6 +78,7 @@ class Spark:
         self._state = State.STARTING if settings.enabled else State.OFF
         self._reason = "Spark is still starting" if settings.enabled else "Spark is switched off"
         self._root: Any = None
+        self._jvm: Any = None  # the process of our own JVM; one that somebody else started is left alone
         self._idle: dict[Profile, list[Any]] = {profile: [] for profile in Profile}
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -129,9 +131,24 @@ class Spark:
                 if self._root is root and self._state is State.READY:
                     self._idle[profile].append(session)
 
+    @property
+    def jvm(self) -> object:
+        """The JVM of now, to be asked about later."""
+        return self._jvm
+
+    @staticmethod
+    def has_ended(jvm: Any, within_seconds: float = 10) -> bool:
+        """Whether this JVM is surely gone, so that it can write nothing any more; waits a little for it."""
+        if jvm is None:
+            return False
+        try:
+            jvm.wait(timeout=within_seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
     def has_died(self) -> bool:
-        """Whether the JVM that ran until now is surely gone, so that it can write nothing any more."""
-        return _jvm_has_ended()
+        return self.has_ended(self._jvm)
 
     def stop(self) -> None:
         """Stop Spark and its JVM; nobody may use a session after this."""
@@ -142,7 +159,7 @@ class Spark:
         if root is not None:
             with contextlib.suppress(Exception):  # a JVM that is already gone cannot be asked to stop
                 root.stop()
-        _end_jvm()
+        self._end_jvm()
         if self._thread is not None:
             self._thread.join(timeout=30)
 
@@ -167,19 +184,20 @@ class Spark:
 
     def _launch(self) -> Any:
         settings = _launch_settings(self._settings)  # what is missing shows here, before a JVM is touched
-        _forget_dead_jvm()
+        self._end_jvm()
         with self._lock:
             if not self._stop.is_set():
                 self._become(State.STARTING, self._reason or "Spark is starting again")
         started = time.monotonic()
         session = _build_session(settings)
+        self._jvm = _current_jvm()
         log.info("spark_started", seconds=round(time.monotonic() - started, 1))
         return session
 
     def _watch(self, root: Any) -> None:
         """Return when the JVM is gone, or when the gateway stops."""
         while not self._stop.wait(self._settings.check_seconds):
-            if not _is_alive(root):
+            if not _is_alive(self._jvm, root):
                 with self._lock:
                     self._root = None
                     self._idle = {profile: [] for profile in Profile}
@@ -187,6 +205,13 @@ class Spark:
                         self._become(State.STARTING, "Spark stopped and is starting again")
                 log.warning("spark_died")
                 return
+
+    def _end_jvm(self) -> None:
+        """End our JVM and make pyspark forget it, which keeps it in class attributes and would go on using it."""
+        jvm, self._jvm = self._jvm, None
+        if jvm is not None:
+            _forget_gateway_of(jvm)
+            _end_process(jvm)
 
     def _fail(self, error: Exception) -> None:
         reason = error.message if isinstance(error, UnavailableError) else "Spark cannot start; see the gateway's log"
@@ -282,15 +307,14 @@ def _exercise(session: Any, path: str) -> None:
         session.read.format("delta").load(path).toArrow()
 
 
-def _jvm_has_ended() -> bool:
+def _current_jvm() -> Any:
     from pyspark import SparkContext
 
-    process = getattr(SparkContext._gateway, "proc", None)
-    return process is not None and process.poll() is not None
+    return getattr(SparkContext._gateway, "proc", None)
 
 
-def _is_alive(root: Any) -> bool:
-    if _jvm_has_ended():
+def _is_alive(jvm: Any, root: Any) -> bool:
+    if jvm is not None and jvm.poll() is not None:
         return False
     try:
         return not root.sparkContext._jsc.sc().isStopped()
@@ -298,32 +322,25 @@ def _is_alive(root: Any) -> bool:
         return False
 
 
-def _forget_dead_jvm() -> None:
-    """pyspark keeps its JVM in class attributes and would go on using a dead one."""
+def _forget_gateway_of(jvm: Any) -> None:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    _end_jvm()
+    gateway = SparkContext._gateway
+    if getattr(gateway, "proc", None) is not jvm:
+        return
+    with contextlib.suppress(Exception):  # its sockets may be half open
+        gateway.shutdown()
     SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
     SparkSession._instantiatedSession = None
 
 
-def _end_jvm() -> None:
-    from pyspark import SparkContext
-
-    gateway = SparkContext._gateway
-    if gateway is None:
-        return
-    with contextlib.suppress(Exception):  # its sockets may be half open
-        gateway.shutdown()
-    process = getattr(gateway, "proc", None)
-    if process is None:
-        return
+def _end_process(jvm: Any) -> None:
     # The JVM ends when its standard input does.
     with contextlib.suppress(OSError):
-        process.stdin.close()
+        jvm.stdin.close()
     try:
-        process.wait(timeout=10)
-    except Exception:  # still there: it has nothing left to lose
-        process.kill()
-        process.wait()
+        jvm.wait(timeout=10)
+    except subprocess.TimeoutExpired:  # still there: it has nothing left to lose
+        jvm.kill()
+        jvm.wait()

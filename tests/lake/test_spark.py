@@ -76,6 +76,13 @@ def test_a_spark_that_cannot_start_says_why_and_what_to_do(tmp_path: Path, monke
     assert "deltaport fetch-jars" in spark.reason
     with pytest.raises(UnavailableError, match="deltaport fetch-jars"), spark.session(Profile.SCAN):
         pass
+    spark.stop()
+
+
+def test_stopping_a_spark_that_never_ran_leaves_the_one_that_runs_alone(lake_spark: Spark) -> None:
+    Spark(SparkSettings()).stop()
+    with lake_spark.session(Profile.SCAN) as session:
+        assert session.range(3).count() == 3
 
 
 @pytest.mark.timeout(600)
