@@ -41,7 +41,7 @@ def make_demo(spark: Spark, warehouse: Path, rowid_column: str, report: Callable
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
     try:
-        with spark.session(Profile.THROUGHPUT) as session:
+        with spark.session(Profile.LATENCY) as session:
             for name, make in {"customers": _customers, "orders": _orders, "events": _events}.items():
                 report(f"{SCHEMA}.{name}")
                 make(session, str(staging / name), rowid_column)

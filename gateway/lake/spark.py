@@ -28,6 +28,8 @@ from gateway.settings import SparkSettings
 
 log = structlog.get_logger(__name__)
 
+_WARM_UP_PAUSE_SECONDS = 1
+
 
 class Profile(Enum):
     """What a session is tuned for."""
@@ -80,6 +82,7 @@ class Spark:
         self._root: Any = None
         self._jvm: Any = None  # the process of our own JVM; one that somebody else started is left alone
         self._idle: dict[Profile, list[Any]] = {profile: [] for profile in Profile}
+        self._borrowed = 0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -122,13 +125,15 @@ class Spark:
                 raise UnavailableError(self._reason)
             root = self._root
             session = self._idle[profile].pop() if self._idle[profile] else None
-        if session is None:
-            session = _new_session(root, profile)
+            self._borrowed += 1
         try:
+            if session is None:
+                session = _new_session(root, profile)
             yield session
         finally:
             with self._lock:
-                if self._root is root and self._state is State.READY:
+                self._borrowed -= 1
+                if session is not None and self._root is root and self._state is State.READY:
                     self._idle[profile].append(session)
 
     @property
@@ -230,8 +235,10 @@ class Spark:
         try:
             with tempfile.TemporaryDirectory(prefix="deltaport-warm-up-") as folder:
                 for profile in (Profile.LATENCY, Profile.SCAN):
-                    if self._stop.is_set():
-                        return
+                    # Whoever has real work comes first, and warms Spark by it.
+                    while self._stop.wait(_WARM_UP_PAUSE_SECONDS) or self._borrowed:
+                        if self._stop.is_set() or self._state is not State.READY:
+                            return
                     with self.session(profile) as session:
                         _exercise(session, f"{folder}/{profile.value}")
         except Exception as error:  # warming up is a courtesy
