@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 import yaml
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from gateway import __version__
+from gateway.catalog.names import parse_qualified
 from gateway.errors import CancelledError, GatewayError, RequestError
 from gateway.settings import Settings, load_settings
 from gateway.telemetry.logging import configure_logging
@@ -33,6 +35,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+_SPARK_START_SECONDS = 240.0
 out = Console()
 err = Console(stderr=True)
 
@@ -178,6 +181,59 @@ def tables(config: ConfigOption = None) -> None:
             shown.add_row(catalog.name, name.schema, name.table, "", "", "", "", f"broken: {reason}", style="red")
     lake.refreshers.shutdown()
     out.print(shown)
+
+
+@app.command()
+def adopt(
+    table: Annotated[str, typer.Argument(metavar="SCHEMA.TABLE", help="A table that others made.")],
+    catalog: Annotated[
+        str | None, typer.Option("--catalog", help="The table's catalog; without one, the only or the default one.")
+    ] = None,
+    config: ConfigOption = None,
+) -> None:
+    """Give every row of a table an id, so that UPDATE and DELETE work on it. Run it again after an early end."""
+    from gateway.lake.adoption import Adoption, Limits
+    from gateway.lake.delta_table import DeltaTable
+    from gateway.lake.spark import Spark
+    from gateway.ops.assembly import build_lake
+
+    schema, name = parse_qualified(table)
+    settings = _settings(config)
+    # Nothing else is done with this Spark, so it has nothing to warm up for.
+    lake = build_lake(settings, Spark(settings.spark.model_copy(update={"warm_up": False})))
+    only = next(iter(settings.catalogs)) if len(settings.catalogs) == 1 else None
+    found = lake.catalogs.get(catalog or only).table(schema, name)
+    assert isinstance(found, DeltaTable)
+    limits = Limits(retry_seconds=settings.write.retry_seconds)
+    adoption = Adoption(str(found.name), found.current().log.uri, lake.spark, settings.rowids.column, limits)
+    adoption.check()
+    lake.spark.start()
+    try:
+        with _progress("Starting Spark"):
+            lake.spark.wait_ready(_SPARK_START_SECONDS)
+        with _rows_bar(f"Giving ids to {found.name}") as report:
+            adopted = adoption.run(report)
+    finally:
+        lake.spark.stop()
+        lake.refreshers.shutdown()
+    if adopted.commits == 0:
+        out.print(f"{found.name}: every row has an id already", highlight=False, markup=False)
+    else:
+        made = "1 commit" if adopted.commits == 1 else f"{adopted.commits:,} commits"
+        said = f"{found.name}: {adopted.rows:,} ids given in {made}; it is at version {adopted.version} now"
+        out.print(said, highlight=False, markup=False)
+
+
+@contextlib.contextmanager
+def _rows_bar(words: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar of rows done on a terminal, a line per step elsewhere."""
+    if not err.is_terminal:
+        yield lambda done, total: err.print(f"{words}: {done:,} of {total:,} rows", highlight=False, markup=False)
+        return
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True) as bar:
+        task = bar.add_task(words, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 @app.command("check-config")
