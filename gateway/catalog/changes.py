@@ -48,12 +48,14 @@ class WriteContext:
 class WriteOptions:
     """`returning` asks for the changed rows; `columns` narrows them, empty means all.
 
-    `strict` makes an unknown row id an error; otherwise it is skipped.
+    `strict` makes an unknown row id an error; otherwise it is skipped. `echo` makes an
+    UPDATE return the uploaded columns, in their order, instead of whole rows.
     """
 
     returning: bool = False
     columns: tuple[str, ...] = ()
     strict: bool = False
+    echo: bool = False
 
 
 class Statement(Protocol):

@@ -7,7 +7,7 @@ after which the change is made durable before the count is sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from gateway.catalog.changes import Operation, Statement, WriteOptions, delete_o
 from gateway.catalog.registry import Catalogs
 from gateway.errors import CancelledError, GatewayError, RequestError
 from gateway.flight.contexts import WriteContexts
+from gateway.flight.puts import batches_of, schema_of
 from gateway.wire.headers import CallHeaders
 from gateway.wire.packing import pack
 from gateway.wire.tickets import decode_path
@@ -50,10 +51,10 @@ class Exchanges:
         writer: Any,
         is_cancelled: Callable[[], bool],
     ) -> int:
-        statement = self._open(headers, descriptor, reader.schema, is_cancelled)
+        statement = self._open(headers, descriptor, schema_of(reader), is_cancelled)
         try:
             writer.begin(statement.reply_schema)
-            self._take(statement, headers.returning, reader, writer)
+            self._take(statement, headers.returning, batches_of(reader, is_cancelled), writer)
             if is_cancelled():
                 raise CancelledError("the upload was cancelled; nothing was written")
             changed = statement.commit()
@@ -73,7 +74,7 @@ class Exchanges:
         table = self._catalogs.get(path.catalog or headers.catalog).table(path.schema, path.table)
         changes_rows = headers.operation != Operation.INSERT.value
         context = self._contexts.of_transaction(headers, table, is_cancelled, changes_rows=changes_rows)
-        options = WriteOptions(returning=headers.returning)
+        options = WriteOptions(returning=headers.returning, echo=True)
         match headers.operation:
             case Operation.INSERT.value:
                 return insert_into(table, table.name, upload, options, context)
@@ -84,13 +85,13 @@ class Exchanges:
         raise RequestError("the exchange needs the header airport-operation: insert, update or delete")
 
     @staticmethod
-    def _take(statement: Statement, returning: bool, reader: Any, writer: Any) -> None:
+    def _take(statement: Statement, returning: bool, batches: Iterator[pa.RecordBatch], writer: Any) -> None:
         failure: GatewayError | None = None
-        for chunk in reader:
-            if chunk.data is None or failure is not None:
+        for batch in batches:
+            if failure is not None:
                 continue  # a longer upload loses the class of an error that comes before its end: drain first
             try:
-                answer = statement.add(chunk.data)
+                answer = statement.add(batch)
             except GatewayError as error:
                 if returning:
                     raise  # the client waits for an answer to this very batch

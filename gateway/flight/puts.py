@@ -138,10 +138,10 @@ class Puts:
         reader: flight.MetadataRecordBatchReader,
         is_cancelled: IsCancelled,
     ) -> tuple[Statement, Iterator[pa.RecordBatch]]:
-        plan = _plan_insert(target, _schema_of(reader))
+        plan = _plan_insert(target, schema_of(reader))
         context = self._resolve_context(headers, target.table, command.read_version, is_cancelled)
         statement = insert_into(target.table, target.table.name, plan.schema, options, context)
-        return statement, map(plan.take, _batches_of(reader, is_cancelled))
+        return statement, map(plan.take, batches_of(reader, is_cancelled))
 
     def _update(
         self,
@@ -154,10 +154,10 @@ class Puts:
     ) -> tuple[Statement, Iterator[pa.RecordBatch]]:
         if not can_update(target.table):
             raise _no_rowid(Operation.UPDATE, target)
-        plan = _plan_update(target, _schema_of(reader))
+        plan = _plan_update(target, schema_of(reader))
         context = self._resolve_context(headers, target.table, command.read_version, is_cancelled)
         statement = update_of(target.table, plan.schema.append(ROWID), options, context)
-        return statement, _with_row_ids(map(plan.take, _batches_of(reader, is_cancelled)), command.row_ids)
+        return statement, _with_row_ids(map(plan.take, batches_of(reader, is_cancelled)), command.row_ids)
 
     def _find(self, headers: CallHeaders, command: Command) -> _Target:
         catalog = self._catalogs.get(command.catalog or headers.catalog)
@@ -242,7 +242,7 @@ def _plan_update(target: _Target, upload: pa.Schema) -> _Plan:
     return _Plan.of(upload, range(len(upload)), _match_upload(target, upload.names))
 
 
-def _schema_of(reader: flight.MetadataRecordBatchReader) -> pa.Schema:
+def schema_of(reader: flight.MetadataRecordBatchReader) -> pa.Schema:
     try:
         schema = reader.schema
         schema.names  # noqa: B018  a name that is no text fails here
@@ -251,7 +251,7 @@ def _schema_of(reader: flight.MetadataRecordBatchReader) -> pa.Schema:
     return schema
 
 
-def _batches_of(reader: flight.MetadataRecordBatchReader, is_cancelled: IsCancelled) -> Iterator[pa.RecordBatch]:
+def batches_of(reader: flight.MetadataRecordBatchReader, is_cancelled: IsCancelled) -> Iterator[pa.RecordBatch]:
     """The upload's batches. The stream of a caller who went away just ends, as a finished one does."""
     while True:
         try:

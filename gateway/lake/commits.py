@@ -19,6 +19,9 @@ from gateway.lake.history import commit_file
 from gateway.lake.storage import Folder
 
 _KEY = "deltaport"
+# What a MERGE raises by itself.
+ROW_ID_TAKEN = "row id taken"
+ROW_CHANGED = "row changed meanwhile"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,12 @@ def find_commit(log: Folder, after_version: int, commit_id: str) -> int | None:
             return version
         version += 1
     return None
+
+
+def counts_of(log: Folder, version: int) -> dict[str, int]:
+    """What Delta counted in a MERGE that landed."""
+    found = (_commit_info(log, version) or {}).get("operationMetrics", {})
+    return {name: int(value) for name, value in found.items() if str(value).isdecimal()}
 
 
 def _commit_info(log: Folder, version: int) -> dict[str, Any] | None:
@@ -89,7 +98,7 @@ class Explained:
 _CONFLICTS = re.compile(
     r"Concurrent(Append|DeleteRead|DeleteDelete|Write|Transaction)Exception|MetadataChangedException|ProtocolChangedException|DELTA_CONCURRENT|DELTA_METADATA_CHANGED|DELTA_PROTOCOL_CHANGED"
 )
-_CHECK = re.compile(r"CHECK constraint (\S+) ")
+_CHECK = re.compile(r"CHECK constraint (.+?) \(")
 _NOT_NULL = re.compile(r"NOT NULL constraint violated for column: ([^\n]+?)\.?\s*(?:\n|$)")
 
 
@@ -97,8 +106,10 @@ def explain(error: BaseException) -> Explained:
     """Walk the Java causes: Spark wraps what failed in a task, in a job, in a Python error."""
     texts = list(_causes(error))
     for name, text in texts:
-        if "row id taken" in text and "USER_RAISED_EXCEPTION" in text:
+        if "USER_RAISED_EXCEPTION" in text and ROW_ID_TAKEN in text:
             return Explained(Failure.ROW_ID_TAKEN)
+        if "USER_RAISED_EXCEPTION" in text and ROW_CHANGED in text:
+            return Explained(Failure.CONFLICT)
         if "InvariantViolation" in name or "DELTA_VIOLATE_CONSTRAINT" in text or "DELTA_NOT_NULL_CONSTRAINT" in text:
             return Explained(Failure.CONSTRAINT, _broken_constraint(text))
         if _CONFLICTS.search(name) or _CONFLICTS.search(text):

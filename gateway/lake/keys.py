@@ -2,26 +2,25 @@
 
 A key holds on the state after the whole statement (`SET id = id + 1` is legal):
 inside the statement's own rows, and against the table's other rows at the head
-that the commit builds on. Keys hold among the gateway's writers; a foreign
-writer can break them.
+that the commit builds on. Rows in memory are checked here, with the direct
+reader; spooled ones in `spark_keys`. Keys hold among the gateway's writers; a
+foreign writer can break them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gateway.catalog.changes import Operation
-from gateway.errors import ConstraintError, InternalError, UnsupportedError
-from gateway.lake.merge import last_of_each
+from gateway.errors import ConstraintError, InternalError
+from gateway.lake.lookups import distinct, rows_by_id
 from gateway.lake.pushdown_datafusion import quote_identifier, render_literal
 from gateway.lake.schemas import Column
 from gateway.lake.snapshots import BATCH_ROWS, TABLE, LogSnapshot
-from gateway.lake.staging import StagedRows
 from gateway.lake.uploads import ROWID_FIELD
 
 PRIMARY_KEY = "deltaport.primaryKey"
@@ -30,8 +29,12 @@ UNIQUE = "deltaport.unique"
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    kind: str
     columns: tuple[Column, ...]
+    is_primary: bool
+
+    @property
+    def kind(self) -> str:
+        return "primary key" if self.is_primary else "unique"
 
     @property
     def names(self) -> list[str]:
@@ -42,8 +45,8 @@ def keys_of(snapshot: LogSnapshot) -> list[Key]:
     """The keys written in the table's properties, as lists of column names."""
     primary = _property(snapshot, PRIMARY_KEY)
     unique = _property(snapshot, UNIQUE)
-    keys = [Key("primary key", _columns(snapshot, primary))] if primary else []
-    return keys + [Key("unique", _columns(snapshot, names)) for names in unique]
+    keys = [Key(_columns(snapshot, primary), True)] if primary else []
+    return keys + [Key(_columns(snapshot, names), False) for names in unique]
 
 
 def _property(snapshot: LogSnapshot, name: str) -> list[object]:
@@ -58,68 +61,82 @@ def _property(snapshot: LogSnapshot, name: str) -> list[object]:
 
 
 def _columns(snapshot: LogSnapshot, names: object) -> tuple[Column, ...]:
-    columns = [snapshot.schema.column(str(name)) for name in names] if isinstance(names, list) else [None]
+    columns = [snapshot.schema.column(str(name)) for name in names] if isinstance(names, list) and names else [None]
     known = tuple(column for column in columns if column is not None)
     if len(known) < len(columns):
         raise InternalError(f"table '{snapshot.table}': a key names a column that does not exist")
     return known
 
 
-def check_keys(snapshot: LogSnapshot, operation: Operation, rows: StagedRows, row_ids: Sequence[int]) -> None:
-    """Raise a ConstraintError that names the constraint and the first key that would be there twice."""
+def check_keys(snapshot: LogSnapshot, rows: pa.Table) -> None:
+    """Raise a ConstraintError that names the constraint and the first key that would be there twice.
+
+    `rows` are what an INSERT or UPDATE will write: no row id twice, none that the table lacks.
+    """
     for key in keys_of(snapshot):
-        if operation is Operation.UPDATE and not set(key.names) & set(rows.schema.names):
-            continue
-        if rows.is_spooled:
-            raise UnsupportedError(
-                f"table '{snapshot.table}' has a {key.kind}; upload fewer rows in one statement (staging.memory_rows)"
-            )
-        _check(snapshot, key, _keys_after(key, rows.table()), set(row_ids))
+        if set(key.names) & set(rows.column_names):
+            _check(snapshot, key, _whole_keys(snapshot, key, rows))
 
 
-def _keys_after(key: Key, rows: pa.Table) -> pa.Table:
-    missing = [name for name in key.names if name not in rows.column_names]
-    if missing:
-        raise UnsupportedError(f"the statement must set all columns of the {key.kind} or none; it lacks '{missing[0]}'")
-    if ROWID_FIELD in rows.column_names:
-        rows = last_of_each(rows)
-    return rows.select(key.names)
+def _whole_keys(snapshot: LogSnapshot, key: Key, rows: pa.Table) -> pa.Table:
+    """The keys of the rows as they will be: what a statement does not set, the table has."""
+    others = [column for column in key.columns if column.name not in rows.column_names]
+    if others:
+        found = rows_by_id(snapshot, rows.column(ROWID_FIELD), others)
+        beside = found.take(pc.index_in(rows.column(ROWID_FIELD), found.column(0).combine_chunks()))
+        for column in others:
+            rows = rows.append_column(pa.field(column.name, column.type), beside.column(column.name))
+    return rows.select([*key.names, ROWID_FIELD] if ROWID_FIELD in rows.column_names else key.names)
 
 
-def _check(snapshot: LogSnapshot, key: Key, new: pa.Table, changing: set[int]) -> None:
+def _check(snapshot: LogSnapshot, key: Key, new: pa.Table) -> None:
+    changing = new.column(ROWID_FIELD) if ROWID_FIELD in new.column_names else None
     for column in key.columns:  # a key with a NULL in it is like no other
+        if key.is_primary and new.column(column.name).null_count:
+            raise null_in(column)
         new = new.filter(pc.is_valid(new.column(column.name)))
-    counted = new.group_by(key.names).aggregate([([], "count_all")])
-    twice = counted.filter(pc.greater(counted.column("count_all"), 1))
-    if twice.num_rows:
-        raise _violation(key, twice)
-    if new.num_rows == 0 or snapshot.files.num_rows == 0:
+    if new.num_rows == 0:
         return
     stored = _stored_keys(snapshot, key, new)
-    if snapshot.schema.rowid is not None and changing:
-        kept = pc.invert(pc.is_in(stored.column(ROWID_FIELD), pa.array(sorted(changing), pa.int64())))
-        stored = stored.filter(kept)
-    clash = new.join(stored.select(key.names), key.names, join_type="inner")
-    if clash.num_rows:
-        raise _violation(key, clash)
+    if changing is not None:
+        stored = stored.filter(pc.invert(pc.is_in(stored.column(ROWID_FIELD), distinct(changing))))
+    numbers = _numbered(pa.concat_tables([new.select(key.names), stored.select(key.names)]))
+    own, others = numbers.slice(0, new.num_rows), numbers.slice(new.num_rows)
+    counted = pc.value_counts(own)
+    twice = counted.field("values").filter(pc.greater(counted.field("counts"), 1))
+    clash = pc.or_(pc.is_in(own, twice), pc.is_in(own, others))
+    if pc.any(clash).as_py():
+        raise violation(key, new.filter(clash).slice(0, 1).to_pylist()[0])
+
+
+def _numbered(keys: pa.Table) -> pa.Array:
+    """A number per row, the same for the same key. Joins of Arrow would warn of the alignment of Flight's buffers."""
+    numbers = pa.repeat(pa.scalar(0, pa.int64()), keys.num_rows)
+    for column in keys.columns:
+        # Numbers stay below the count of rows, so a product of two fits 64 bits.
+        codes = column.combine_chunks().dictionary_encode()
+        combined = pc.add(pc.multiply(numbers, len(codes.dictionary)), codes.indices.cast(pa.int64()))
+        numbers = combined.dictionary_encode().indices.cast(pa.int64())
+    return numbers
 
 
 def _stored_keys(snapshot: LogSnapshot, key: Key, new: pa.Table) -> pa.Table:
     """The table's keys among which a clash could be: those whose first column has one of the new values."""
     rowid = snapshot.schema.rowid
     identity = "NULL" if rowid is None else quote_identifier(rowid.name)
+    kinds = [pa.field(column.name, column.type) for column in key.columns]
+    wanted = pa.schema([*kinds, pa.field(ROWID_FIELD, pa.int64())])
+    if snapshot.files.num_rows == 0:
+        return wanted.empty_table()
     names = ", ".join(quote_identifier(name) for name in key.names)
     sql = f"SELECT {names}, {identity} AS {quote_identifier(ROWID_FIELD)} FROM {TABLE}"  # noqa: S608 - quoted names
     first = key.columns[0]
     values = pc.unique(new.column(first.name))
     found: list[pa.RecordBatch] = []
-    reader = snapshot.query(sql + _narrowed(first, values), BATCH_ROWS[0])
-    for batch in reader:
-        column = batch.column(0).cast(first.type)
-        found.append(batch.filter(pc.is_in(column, values.cast(first.type))))
-    table = pa.Table.from_batches(found, reader.schema)
-    kinds = [pa.field(column.name, column.type) for column in key.columns]
-    return table.cast(pa.schema([*kinds, pa.field(ROWID_FIELD, pa.int64())]))
+    for batch in snapshot.query(sql + _narrowed(first, values), BATCH_ROWS[0]):
+        stored = batch.cast(wanted)  # from views, which Arrow cannot filter
+        found.append(stored.filter(pc.is_in(stored.column(0), values)))
+    return pa.Table.from_batches(found, wanted)
 
 
 def _narrowed(column: Column, values: pa.Array) -> str:
@@ -132,7 +149,10 @@ def _narrowed(column: Column, values: pa.Array) -> str:
     return f" WHERE {name} >= {low} AND {name} <= {high}"
 
 
-def _violation(key: Key, clash: pa.Table) -> ConstraintError:
-    row = clash.slice(0, 1).to_pylist()[0]
+def null_in(column: Column) -> ConstraintError:
+    return ConstraintError(f"NOT NULL constraint failed: column '{column.name}'")
+
+
+def violation(key: Key, row: dict[str, Any]) -> ConstraintError:
     shown = ", ".join(f"{name}: {str(row[name])[:40]}" for name in key.names)
     return ConstraintError(f'Duplicate key "{shown}" violates {key.kind} constraint.')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,13 +21,16 @@ _LISTED = 2_000
 _RANGES = 64
 
 
-def rows_by_id(snapshot: LogSnapshot, row_ids: Sequence[int], columns: Sequence[Column]) -> pa.Table:
+RowIds: TypeAlias = pa.Array | pa.ChunkedArray
+
+
+def rows_by_id(snapshot: LogSnapshot, row_ids: RowIds, columns: Sequence[Column]) -> pa.Table:
     """The rows with these ids: the id first, then the columns. An id that is stored twice is refused."""
     rowid = snapshot.schema.rowid
     assert rowid is not None
     names = ", ".join(quote_identifier(column.name) for column in [rowid, *columns])
     stored = pa.schema([(column.name, column.type) for column in [rowid, *columns]])
-    wanted = pa.array(sorted(set(row_ids)), pa.int64())
+    wanted = distinct(row_ids)
     if len(wanted) == 0:
         return stored.empty_table()
     condition = say_datafusion(ids_condition(rowid, wanted.to_pylist()))
@@ -38,6 +42,12 @@ def rows_by_id(snapshot: LogSnapshot, row_ids: Sequence[int], columns: Sequence[
             f"table '{snapshot.table}' holds a row id twice; run `deltaport adopt {snapshot.table}` and try again"
         )
     return found
+
+
+def distinct(row_ids: RowIds) -> pa.Array:
+    """Each id once, in order."""
+    unique = pc.unique(row_ids)
+    return unique.take(pc.sort_indices(unique))
 
 
 def ids_condition(rowid: Column, ordered: Sequence[int]) -> Condition:
@@ -57,13 +67,15 @@ def same_rows(one: pa.Table, other: pa.Table) -> bool:
     """Whether two look-ups found the same ids with the same values; NaN is the same as NaN."""
     if one.num_rows != other.num_rows:
         return False
-    one, other = (table.sort_by(table.column_names[0]) for table in (one, other))
+    one, other = (table.take(pc.sort_indices(table.column(0))) for table in (one, other))
     return all(_same(left, right) for left, right in zip(one.columns, other.columns, strict=True))
 
 
 def _same(left: pa.ChunkedArray, right: pa.ChunkedArray) -> bool:
     if left.type != right.type:
         return False
+    if left.type.num_fields:
+        return bool(left.equals(right)) or repr(left.to_pylist()) == repr(right.to_pylist())  # a NaN deep inside
     if not pa.types.is_floating(left.type):
         return bool(left.equals(right))
     bits = pa.int64() if left.type == pa.float64() else pa.int32()

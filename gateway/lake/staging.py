@@ -15,6 +15,7 @@ import os
 import shutil
 import threading
 import uuid
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ log = structlog.get_logger(__name__)
 POSITION = "_deltaport_position"
 _OWNED = "gateway-"
 _LOCK = "in-use"
+_FILE = "rows.parquet"
 
 
 class StagingFolder:
@@ -85,6 +87,8 @@ class StagedRows:
         self.rows = 0
         self.bytes = 0
         self._tables: list[pa.Table] = []
+        self._buffered_rows = 0
+        self._buffered_bytes = 0
         self._writer: pq.ParquetWriter | None = None
         self._folder: Path | None = None
 
@@ -98,14 +102,16 @@ class StagedRows:
         return str(self._folder)
 
     def add(self, rows: pa.Table) -> None:
-        positions = pa.array(range(self.rows, self.rows + rows.num_rows), pa.int64())
+        positions = pa.arange(self.rows, self.rows + rows.num_rows)
         self._tables.append(rows.append_column(pa.field(POSITION, pa.int64()), positions))
+        size = rows.nbytes
         self.rows += rows.num_rows
-        self.bytes += rows.nbytes
+        self.bytes += size
+        self._buffered_rows += rows.num_rows
+        self._buffered_bytes += size
         if self.bytes > self._settings.max_bytes:
             raise RequestError(f"the upload is larger than {self._settings.max_bytes} bytes (staging.max_bytes)")
-        buffered = sum(table.nbytes for table in self._tables)
-        if self.rows > self._settings.memory_rows or buffered > self._settings.memory_bytes:
+        if self._buffered_rows > self._settings.memory_rows or self._buffered_bytes > self._settings.memory_bytes:
             self._spool()
 
     def replaced_by(self, table: pa.Table) -> StagedRows:
@@ -118,6 +124,15 @@ class StagedRows:
         """All rows, for an upload that was not spooled."""
         assert not self.is_spooled
         return pa.concat_tables(self._tables) if self._tables else self.schema.empty_table()
+
+    def pieces(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """All rows once more, as many at a time as memory may hold; only after `finish`."""
+        if self._folder is None:
+            yield self.table().select(list(columns))
+            return
+        with _disk_errors(), pq.ParquetFile(self._folder / _FILE) as file:
+            for group in range(file.num_row_groups):
+                yield file.read_row_group(group, list(columns))
 
     def finish(self) -> None:
         """No more rows come; what was spooled can be read."""
@@ -141,10 +156,11 @@ class StagedRows:
             if self._folder is None:
                 self._folder = self._staging.new_folder()
             if self._writer is None:
-                self._writer = pq.ParquetWriter(self._folder / "rows.parquet", self.schema, compression="lz4")
+                self._writer = pq.ParquetWriter(self._folder / _FILE, self.schema, compression="lz4")
             for table in _in_pieces(self._tables):
                 self._writer.write_table(table)
         self._tables.clear()
+        self._buffered_rows = self._buffered_bytes = 0
 
 
 def _in_pieces(tables: list[pa.Table]) -> list[pa.Table]:
@@ -157,4 +173,6 @@ def _disk_errors() -> Any:
     try:
         yield
     except OSError as error:
-        raise UnavailableError(f"the upload cannot be staged: {error.strerror or 'disk error'}") from error
+        # Arrow puts the path into the text, so the system's own words for the number are taken.
+        reason = "disk error" if error.errno is None else os.strerror(error.errno)
+        raise UnavailableError(f"the upload cannot be staged: {reason}") from error

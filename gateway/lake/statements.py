@@ -10,13 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gateway.catalog.changes import Operation, WriteContext, WriteOptions
 from gateway.errors import CancelledError
 from gateway.lake.lookups import rows_by_id
+from gateway.lake.merge import last_of_each
 from gateway.lake.schemas import is_rowid
 from gateway.lake.snapshots import LogSnapshot, Snapshots
-from gateway.lake.staging import StagedRows, StagingFolder
+from gateway.lake.staging import POSITION, StagedRows, StagingFolder
 from gateway.lake.uploads import ROWID_FIELD, UploadPlan, convert, plan_upload
 from gateway.lake.writer import Committed, Pending, TableWriter
 
@@ -81,11 +83,12 @@ class DeltaStatement:
         self._shape = room.shape(self._snapshot)
         self._plan: UploadPlan = plan_upload(operation, self._snapshot.schema, upload)
         self._rows = StagedRows(room.staging, convert(self._plan, _empty(upload)).schema)
+        self._returned_ids: set[int] = set()
 
     @property
     def reply_schema(self) -> pa.Schema:
         # The client matches an UPDATE's answer by position with what it sent, the others by the table's names.
-        return self._upload if self._operation is Operation.UPDATE else self._shape
+        return self._upload if self._operation is Operation.UPDATE and self._options.echo else self._shape
 
     def add(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
         if self._context.is_cancelled():
@@ -96,7 +99,7 @@ class DeltaStatement:
             return None
         match self._operation:
             case Operation.UPDATE:
-                return batch
+                return self._updated(batch, rows)
             case Operation.INSERT:
                 return self._inserted(rows)
         return self._old_rows(rows)
@@ -118,10 +121,27 @@ class DeltaStatement:
         """The new rows as they will be stored; their ids are given at the commit, which is still to come."""
         return self._as_told(rows.select(list(self._plan.names)))
 
+    def _updated(self, batch: pa.RecordBatch, rows: pa.Table) -> pa.RecordBatch:
+        """The rows that are there, each once, with their new values."""
+        columns = self._snapshot.schema.columns
+        others = () if self._options.echo else [column for column in columns if column.name not in self._plan.names]
+        found = rows_by_id(self._snapshot, rows.column(ROWID_FIELD), others)
+        places = pa.arange(0, rows.num_rows)
+        last = last_of_each(rows.append_column(POSITION, places))
+        last = last.filter(pc.is_in(last.column(ROWID_FIELD), found.column(0).combine_chunks()))
+        if self._options.echo:
+            return _taken(batch, last.column(POSITION).combine_chunks())
+        beside = found.take(pc.index_in(last.column(ROWID_FIELD), found.column(0).combine_chunks()))
+        for name in self._plan.names:
+            beside = beside.append_column(last.schema.field(name), last.column(name))
+        return self._as_told(beside)
+
     def _old_rows(self, rows: pa.Table) -> pa.RecordBatch:
-        """The rows as they were at the version the statement read."""
-        schema = self._snapshot.schema
-        found = rows_by_id(self._snapshot, rows.column(ROWID_FIELD).to_pylist(), schema.columns)
+        """The rows as they were at the version the statement read; none is returned twice."""
+        found = rows_by_id(self._snapshot, rows.column(ROWID_FIELD), self._snapshot.schema.columns)
+        row_ids = found.column(0).to_pylist()
+        found = found.filter(pa.array([row_id not in self._returned_ids for row_id in row_ids], pa.bool_()))
+        self._returned_ids.update(row_ids)
         return self._as_told(found)
 
     def _as_told(self, rows: pa.Table) -> pa.RecordBatch:
@@ -135,6 +155,14 @@ class DeltaStatement:
             else:
                 arrays.append(pa.nulls(rows.num_rows, field.type))
         return pa.RecordBatch.from_arrays(arrays, schema=self._shape)
+
+
+def _taken(batch: pa.RecordBatch, places: pa.Array) -> pa.RecordBatch:
+    if len(places) == batch.num_rows:
+        return batch
+    # Row by row: Arrow's own `take` has no kernel for views.
+    pieces = [batch.slice(place, 1) for place in places.to_pylist()]
+    return pa.Table.from_batches(pieces, batch.schema).combine_chunks().to_batches()[0] if pieces else batch.slice(0, 0)
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:

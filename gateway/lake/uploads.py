@@ -111,6 +111,8 @@ def _stored(array: pa.Array, column: Column) -> pa.Array:
     try:
         return _cast(array, column.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, OverflowError) as error:
+        if "non-nullable" in str(error):  # Arrow's word for a null deep inside a value
+            raise ConstraintError(f"NOT NULL constraint failed: column '{column.name}'") from error
         raise RequestError(f"column '{column.name}': a value does not fit {_shown(column.type)}") from error
 
 
@@ -121,6 +123,8 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
         array = array.dictionary_decode()
     if array.type == kind:
         return array
+    if not _is_akin(array.type, kind):
+        raise pa.ArrowTypeError("Arrow would read numbers out of texts")
     if (
         pa.types.is_timestamp(kind)
         and pa.types.is_timestamp(array.type)
@@ -128,6 +132,27 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     ):
         raise pa.ArrowInvalid("a time with a zone and one without are not the same thing")
     return array.cast(kind)
+
+
+def _is_akin(one: pa.DataType, other: pa.DataType) -> bool:
+    """Whether a cast keeps the meaning: texts, blobs and truths are nothing but themselves."""
+    if pa.types.is_null(one):
+        return True
+    if pa.types.is_dictionary(one) or isinstance(one, pa.BaseExtensionType):
+        return _is_akin(one.value_type if pa.types.is_dictionary(one) else one.storage_type, other)
+    if one.num_fields and one.num_fields == other.num_fields:
+        return all(_is_akin(one.field(index).type, other.field(index).type) for index in range(one.num_fields))
+    return _kin(one) == _kin(other)
+
+
+def _kin(kind: pa.DataType) -> str:
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return "text"
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        return "blob"
+    if pa.types.is_fixed_size_binary(kind):
+        return "blob"
+    return "truth" if pa.types.is_boolean(kind) else "number"
 
 
 def _plain(array: pa.ExtensionArray) -> pa.Array:

@@ -13,7 +13,7 @@ import threading
 import time
 from dataclasses import dataclass
 
-import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
 
 from gateway.catalog.changes import Operation, WriteContext, WriteOptions
@@ -25,23 +25,27 @@ from gateway.errors import (
     InternalError,
     NotFoundError,
     OutcomeUnknownError,
+    PreconditionError,
     RequestError,
     UnavailableError,
 )
-from gateway.lake.commits import CommitNote, Explained, Failure, explain, find_commit
+from gateway.lake.commits import CommitNote, Explained, Failure, counts_of, explain, find_commit
 from gateway.lake.keys import check_keys
-from gateway.lake.lookups import ids_condition, rows_by_id, same_rows
-from gateway.lake.merge import Change, Counts, last_of_each, run_merge
+from gateway.lake.lookups import RowIds, distinct, ids_condition, rows_by_id, same_rows
+from gateway.lake.merge import Change, Counts, compared_columns, few_ranges, last_of_each, run_merge, with_old_values
 from gateway.lake.pruning import files_for
 from gateway.lake.rowids import highest_row_id
 from gateway.lake.snapshots import LogSnapshot, Snapshots
 from gateway.lake.spark import Profile, Spark
+from gateway.lake.spark_keys import check_spooled_keys
 from gateway.lake.staging import StagedRows
 from gateway.lake.storage import Folder
 from gateway.lake.uploads import ROWID_FIELD, UploadPlan
 from gateway.settings import WriteSettings
 
 log = structlog.get_logger(__name__)
+
+_MOST_ROW_IDS = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,8 @@ class TableWriter:
         started = time.monotonic()
         try:
             with self._spark.session(self._profile(head, change)) as session:
+                if change.rows.is_spooled:
+                    check_spooled_keys(session, head, change)
                 counts = run_merge(session, head.uri, head.schema, change, note.encode())
         except GatewayError:
             raise
@@ -127,32 +133,52 @@ class TableWriter:
         """The change as of this head; None when it changes nothing."""
         operation, rows = pending.operation, pending.rows
         if operation is Operation.INSERT:
-            check_keys(head, operation, rows, ())
+            if not rows.is_spooled:
+                check_keys(head, rows.table())
             if head.schema.rowid is None:
                 return Change(operation, pending.plan.names, rows)
             first = highest_row_id(head) + 1
-            return Change(operation, pending.plan.names, rows, None, first, first + rows.rows - 1)
+            if first + rows.rows > _MOST_ROW_IDS:
+                raise PreconditionError(f"table '{self._table}' has no row ids left: one of its rows has the highest")
+            return Change(operation, pending.plan.names, rows, first_id=first, mark=first + rows.rows - 1)
+        ranges = self._find_rows(head, pending)
+        if not ranges:
+            return None
         # A row that goes may hold the highest id, and then only the log remembers that it was given.
         highest = highest_row_id(head)
         mark = highest if highest > head.rowid_mark else None
+        since = None if pending.context.read_version is None else head.version
         if rows.is_spooled:
-            return Change(operation, pending.plan.names, rows, mark=mark)
+            return Change(
+                operation, pending.plan.names, rows, ranges=few_ranges(ranges), mark=mark, unchanged_since=since
+            )
         kept = last_of_each(rows.table())
-        row_ids = kept.column(ROWID_FIELD).to_pylist()
-        found = rows_by_id(head, row_ids, ())
-        known = set(found.column(0).to_pylist())
-        missing = [row_id for row_id in row_ids if row_id not in known]
-        self._check_base(head, pending.context.read_version, row_ids)
-        if missing and pending.options.strict:
-            raise NotFoundError(f"row_id {missing[0]} not found in table")
-        if not known:
-            return None
+        found = rows_by_id(head, kept.column(ROWID_FIELD), () if since is None else compared_columns(head.schema))
+        kept = kept.filter(pc.is_in(kept.column(ROWID_FIELD), found.column(0).combine_chunks()))
         if operation is Operation.UPDATE:
-            check_keys(head, operation, rows, row_ids)
-        kept_rows = rows.replaced_by(kept.filter(pa.array([row_id in known for row_id in row_ids])))
-        return Change(operation, pending.plan.names, kept_rows, sorted(known), mark=mark)
+            check_keys(head, kept)
+        row_ids = sorted(found.column(0).to_pylist())
+        kept_rows = rows.replaced_by(kept if since is None else with_old_values(kept, found))
+        return Change(operation, pending.plan.names, kept_rows, row_ids, mark=mark, unchanged_since=since)
 
-    def _check_base(self, head: LogSnapshot, base: int | None, row_ids: list[int]) -> None:
+    def _find_rows(self, head: LogSnapshot, pending: Pending) -> list[tuple[int, int]]:
+        """In which ranges of ids the statement's rows are; refuses rows that changed and, if strict, unknown ones."""
+        ranges = []
+        missing = None
+        for piece in pending.rows.pieces([ROWID_FIELD]):
+            row_ids = piece.column(ROWID_FIELD)
+            self._check_base(head, pending.context.read_version, row_ids)
+            known = distinct(rows_by_id(head, row_ids, ()).column(0))
+            unknown = row_ids.filter(pc.invert(pc.is_in(row_ids, known)))
+            if len(unknown) and missing is None:
+                missing = unknown[0].as_py()
+            if len(known):
+                ranges.append((known[0].as_py(), known[-1].as_py()))
+        if missing is not None and pending.options.strict:
+            raise NotFoundError(f"row_id {missing} not found in table")
+        return ranges
+
+    def _check_base(self, head: LogSnapshot, base: int | None, row_ids: RowIds) -> None:
         """First committer wins: a row that is not what it was when the caller read it cannot be changed by it."""
         if base is None or base == head.version:
             return
@@ -170,7 +196,7 @@ class TableWriter:
     def _profile(self, head: LogSnapshot, change: Change) -> Profile:
         if change.rows.is_spooled:
             return Profile.THROUGHPUT
-        if change.operation is Operation.INSERT or head.schema.rowid is None or change.row_ids is None:
+        if change.operation is Operation.INSERT or head.schema.rowid is None:
             return Profile.LATENCY
         sizes = head.files.column("size_bytes").to_pylist()
         touched = sum(sizes[index] for index in files_for(head, ids_condition(head.schema.rowid, change.row_ids)))
@@ -184,7 +210,11 @@ class TableWriter:
             log.warning(
                 "merge_landed_in_spite_of_error", table=self._table, version=version, failure=explained.failure.value
             )
-            return Committed(change.rows.rows, version)
+            counted = counts_of(self._log, version)
+            counts = Counts(
+                *(counted.get(f"numTargetRows{what}", change.rows.rows) for what in ("Inserted", "Updated", "Deleted"))
+            )
+            return Committed(_affected(change, counts), version)
         if explained.failure in (Failure.ROW_ID_TAKEN, Failure.CONFLICT):
             return None
         raise self._surely_not(explained, error) from error

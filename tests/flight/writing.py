@@ -1,0 +1,142 @@
+"""What tests of writes over Delta share: quick tables, both dialects, and a look at what was committed."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyarrow import flight
+
+from gateway.lake import writer
+from gateway.lake.spark import Spark
+from gateway.ops.lifecycle import Gateway
+from tests.airport import AirportClient
+from tests.builders import Lake
+from tests.conftest import CATALOG, settings_for
+
+KINDS = {"k": pa.int64(), "v": pa.string(), "rowid": pa.int64()}
+LEAKS = re.compile(r"/|Traceback|\.py\b|SELECT |MERGE |org\.apache|java\.|_deltaport")
+NUMBERS = pa.schema([("_rowid", pa.int64()), pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
+
+
+def numbers(lake: Lake, table: str = "n", rows: int = 4, **properties: str) -> str:
+    """`Lake.numbers` as delta-rs makes it, in milliseconds."""
+    keys = range(rows)
+    data = pa.table([list(keys), list(keys), [f"v{key}" for key in keys]], schema=NUMBERS)
+    # delta-rs refuses properties that it does not know, and keys are such.
+    write_deltalake(str(lake.path(table)), data)
+    for name, value in properties.items():
+        lake.sql(f"ALTER TABLE {{t}} SET TBLPROPERTIES ('{name.replace('__', '.')}' = '{value}')", table)
+    return table
+
+
+def batch(**columns: list[object]) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(values, KINDS[name]) for name, values in columns.items()], names=list(columns))
+
+
+def rows_of(client: AirportClient, lake: Lake, table: str = "n") -> list[tuple[object, ...]]:
+    """(k, v, rowid) of every row, by key."""
+    scanned = client.scan(lake.schema, table, ["k", "v", "rowid"]).rows()
+    return sorted((row["k"], row["v"], row["rowid"]) for row in scanned)
+
+
+def version_of(lake: Lake, table: str = "n") -> int:
+    return DeltaTable(str(lake.path(table))).version()
+
+
+def staged_files(folder: Path) -> list[str]:
+    return [path.name for path in folder.rglob("*.parquet")]
+
+
+def refused(work: Callable[[], object]) -> str:
+    """The text of a refused call; checked to leak nothing."""
+    with pytest.raises((flight.FlightError, pa.ArrowException)) as failure:
+        work()
+    text = str(failure.value).partition(". Detail: ")[0].partition(" gRPC client debug context")[0]
+    assert not LEAKS.search(text), text
+    return text
+
+
+def sql_error(work: Callable[[], object]) -> tuple[str, str]:
+    """The exception that SQL shows for a refused exchange, and its text."""
+    with pytest.raises(flight.FlightError) as failure:
+        work()
+    told = msgpack.unpackb(failure.value.extra_info)
+    assert not LEAKS.search(told["message"]), told
+    return told["exception_type"], told["message"]
+
+
+@contextmanager
+def running_gateway(warehouse: Path, spark: Spark, staging: Path, memory_rows: int) -> Iterator[Gateway]:
+    """A gateway that spools whatever has more rows than that."""
+    running = Gateway(settings_for(warehouse, staging={"folder": staging, "memory_rows": memory_rows}), spark)
+    running.start()
+    running.service.lake.catalogs.get(CATALOG).refresh()  # the first listing may have begun before a test's table
+    yield running
+    running.stop()
+
+
+class JsonClient:
+    """The JSON dialect on one table."""
+
+    def __init__(self, location: str, schema: str, table: str = "n") -> None:
+        self._client = flight.connect(location)
+        self._target = {"catalog_name": "lake", "schema_name": schema, "table_name": table}
+
+    def close(self) -> None:
+        self._client.close()
+
+    def insert(self, rows: pa.RecordBatch, **fields: Any) -> dict[str, Any]:
+        return self._put({"operation": "insert", **fields}, rows)
+
+    def update(self, row_ids: list[int], rows: pa.RecordBatch, **fields: Any) -> dict[str, Any]:
+        return self._put({"operation": "update", "row_ids": row_ids, **fields}, rows)
+
+    def delete(self, row_ids: list[int], **fields: Any) -> dict[str, Any]:
+        body = json.dumps({**self._target, "row_ids": row_ids, **fields}).encode()
+        (result,) = self._client.do_action(flight.Action("delete", body))
+        reply = json.loads(result.body.to_pybytes())
+        if "returning_data" in reply:
+            reply["returning_data"] = base64.b64decode(reply["returning_data"])
+        return _opened(reply)
+
+    def _put(self, command: dict[str, Any], rows: pa.RecordBatch) -> dict[str, Any]:
+        descriptor = flight.FlightDescriptor.for_command(json.dumps({**self._target, **command}).encode())
+        upload, replies = self._client.do_put(descriptor, rows.schema)
+        with upload:
+            upload.write_batch(rows)
+            upload.done_writing()
+            reply = replies.read()
+        return _opened(msgpack.unpackb(reply.to_pybytes()))
+
+
+def _opened(reply: dict[str, Any]) -> dict[str, Any]:
+    if "returning_data" in reply:
+        reply["returning_data"] = pa.ipc.open_stream(reply["returning_data"]).read_all().to_pylist()
+    return reply
+
+
+@contextmanager
+def before_the_next_merge(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> Iterator[list[str]]:
+    """Something happens once after the committer looked at the table and before its MERGE does; counts the MERGEs."""
+    original = writer.run_merge
+    merges: list[str] = []
+
+    def run_merge(*arguments: Any) -> Any:
+        merges.append("merge")
+        if len(merges) == 1:
+            act()
+        return original(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "run_merge", run_merge)
+        yield merges
