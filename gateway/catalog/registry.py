@@ -64,6 +64,7 @@ class Catalog:
         self._source = source
         self._run_all = run_all
         self._refreshing = threading.Lock()
+        self._refreshes_begun = 0
         self._changing = threading.Lock()
         self._listing = Listing()
         self._version = first_version
@@ -108,14 +109,17 @@ class Catalog:
                 self._become(self._listing.schemas, tables, self._listing.broken)
 
     def refresh(self) -> None:
-        """List the source and look at every table's log. One caller works, those who come meanwhile wait for it."""
-        if not self._refreshing.acquire(blocking=False):
-            with self._refreshing:
+        """List the source and look at every table's log.
+
+        One refresh runs at a time. Who comes meanwhile must not be served by it, since it
+        may have passed what was made before they came; one that begins later serves them all.
+        """
+        begun = self._refreshes_begun
+        with self._refreshing:
+            if self._refreshes_begun > begun:
                 return
-        try:
+            self._refreshes_begun += 1
             self._refresh()
-        finally:
-            self._refreshing.release()
 
     def _refresh(self) -> None:
         known = self._listing.tables

@@ -152,9 +152,6 @@ class Spark:
             return False
         return True
 
-    def has_died(self) -> bool:
-        return self.has_ended(self._jvm)
-
     def stop(self) -> None:
         """Stop Spark and its JVM; nobody may use a session after this."""
         self._stop.set()

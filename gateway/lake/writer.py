@@ -42,6 +42,7 @@ from gateway.lake.staging import StagedRows
 from gateway.lake.storage import Folder
 from gateway.lake.uploads import ROWID_FIELD, UploadPlan
 from gateway.settings import WriteSettings
+from gateway.telemetry import metrics
 
 log = structlog.get_logger(__name__)
 
@@ -106,7 +107,7 @@ class TableWriter:
             pending.context.caller,
             ({"operation": pending.operation.value, "rows": change.rows.rows},),
         )
-        started = time.monotonic()
+        started, jvm = time.monotonic(), self._spark.jvm
         try:
             with self._spark.session(self._profile(head, change)) as session:
                 if change.rows.is_spooled:
@@ -115,10 +116,12 @@ class TableWriter:
         except GatewayError:
             raise
         except Exception as error:  # py4j, Spark and Delta each raise their own
-            return self._settle(head, change, note, error)
+            return self._settle(head, change, note, error, jvm)
         if counts is None:
             return None  # a `txn` action was not above the last one: others gave ids meanwhile
         version = find_commit(self._log, head.version, note.id)
+        metrics.WRITE_ROWS.labels(pending.operation.value).inc(_affected(change, counts))
+        metrics.MERGE_SECONDS.labels(pending.operation.value).observe(time.monotonic() - started)
         log.info(
             "merge_committed",
             table=self._table,
@@ -202,9 +205,13 @@ class TableWriter:
         touched = sum(sizes[index] for index in files_for(head, ids_condition(head.schema.rowid, change.row_ids)))
         return Profile.LATENCY if touched <= self._settings.small_bytes else Profile.THROUGHPUT
 
-    def _settle(self, head: LogSnapshot, change: Change, note: CommitNote, error: Exception) -> Committed | None:
+    def _settle(
+        self, head: LogSnapshot, change: Change, note: CommitNote, error: Exception, jvm: object
+    ) -> Committed | None:
         """The log decides what an error left open."""
         explained = explain(error)
+        # A JVM that does not answer may still be writing: the log is final once the JVM is gone.
+        is_final = explained.failure is not Failure.SPARK_GONE or self._spark.has_ended(jvm)
         version = find_commit(self._log, head.version, note.id)
         if version is not None:
             log.warning(
@@ -217,6 +224,11 @@ class TableWriter:
             return Committed(_affected(change, counts), version)
         if explained.failure in (Failure.ROW_ID_TAKEN, Failure.CONFLICT):
             return None
+        if not is_final:
+            log.error("merge_outcome_unknown", table=self._table, commit=note.id)
+            raise OutcomeUnknownError(
+                f"table '{self._table}': it is not known whether the statement was written"
+            ) from error
         raise self._surely_not(explained, error) from error
 
     def _surely_not(self, explained: Explained, error: Exception) -> GatewayError:
@@ -224,9 +236,7 @@ class TableWriter:
             return ConstraintError(explained.detail)
         log.error("merge_failed", table=self._table, error=type(error).__name__, detail=explained.detail)
         if explained.failure is Failure.SPARK_GONE:
-            if self._spark.has_died():
-                return UnavailableError("Spark stopped during the statement; nothing was written, try again")
-            return OutcomeUnknownError(f"table '{self._table}': it is not known whether the statement was written")
+            return UnavailableError("Spark stopped during the statement; nothing was written, try again")
         return InternalError(f"table '{self._table}': Spark could not write; nothing was changed")
 
 

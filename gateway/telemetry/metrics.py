@@ -43,6 +43,16 @@ FILES_TOTAL = Counter(
 FILTERS = Counter(
     "deltaport_filters_total", "Filter conjuncts of scans, pushed down or dropped", ["use"], registry=REGISTRY
 )
+WRITE_ROWS = Counter(
+    "deltaport_write_rows_total", "Rows inserted, updated and deleted", ["operation"], registry=REGISTRY
+)
+MERGE_SECONDS = Histogram(
+    "deltaport_merge_seconds",
+    "Duration of MERGEs that were committed",
+    ["operation"],
+    buckets=_QUICK_TO_SLOW,
+    registry=REGISTRY,
+)
 TRANSACTIONS = Gauge("deltaport_transactions_open", "Transactions that have pinned a version", registry=REGISTRY)
 CATALOG_TABLES = Gauge("deltaport_catalog_tables", "Tables served", ["catalog"], registry=REGISTRY)
 CATALOG_BROKEN = Gauge(

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import threading
+
 import pyarrow as pa
 import pytest
 
@@ -136,3 +138,27 @@ def test_the_default_catalog_answers_for_an_empty_name(source: MemorySource) -> 
 def test_without_a_default_the_names_to_choose_from_are_told(source: MemorySource) -> None:
     with pytest.raises(NotFoundError, match="name one of: lake"):
         Catalogs([memory_catalog(source)], None).get("")
+
+
+def test_who_comes_during_a_refresh_gets_one_that_began_later(source: MemorySource) -> None:
+    catalog = memory_catalog(source)
+    listing, go_on = threading.Event(), threading.Event()
+    listed_at_first = source.tables
+
+    def slow() -> list[tuple[str, str]]:
+        found = list(listed_at_first())
+        listing.set()
+        go_on.wait(20)
+        return found
+
+    source.tables = slow  # type: ignore[method-assign]
+    first = threading.Thread(target=catalog.refresh)
+    first.start()
+    assert listing.wait(20)
+    source.add(table("demo", "made_meanwhile"))
+    second = threading.Thread(target=catalog.refresh)
+    second.start()
+    go_on.set()
+    first.join(20)
+    second.join(20)
+    assert ("demo", "made_meanwhile") in catalog.listing().tables
