@@ -22,7 +22,6 @@ from gateway.errors import (
     ConstraintError,
     GatewayError,
     InternalError,
-    OutcomeUnknownError,
     PreconditionError,
     UnavailableError,
 )
@@ -223,9 +222,8 @@ class Adoption:
             return ConstraintError(explained.detail)
         log.error("adoption_failed", table=self._table, error=type(error).__name__, detail=explained.detail)
         if explained.failure is Failure.SPARK_GONE:
-            if self._spark.has_died():
-                return UnavailableError("Spark stopped; what was committed before stays, run it again")
-            return OutcomeUnknownError(f"table '{self._table}': it is not known whether the last commit was written")
+            # Whether the last commit was written or not, the next run looks again and does what is missing.
+            return UnavailableError("Spark stopped; what was committed before stays, run it again")
         return InternalError(f"table '{self._table}': Spark could not give ids; what was committed before stays")
 
 
