@@ -60,12 +60,12 @@ def main(
     console, progress = report.console(), Console(stderr=True)
     data = _make_data(locate(folder, rows), folder, progress)
     results = report.Results()
+    path = json or report.default_path()
     for name, measure in GROUPS.items():
         if name in chosen:
             progress.print(f"Measuring: {name}")
             measure(data, runs, results)
-    path = json or report.default_path()
-    report.save(results, rows, path)
+            report.save(results, rows, path)  # a run that is ended keeps what it has measured
     all_hold = report.show(results, console)
     console.print(f"\n{rows:,} rows in {len(data.files())} files; numbers in {path}", highlight=False, soft_wrap=True)
     shutil.rmtree(runs)
