@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from gateway.catalog.capabilities import Readable
 from gateway.catalog.changes import WriteContext
+from gateway.errors import OutcomeUnknownError
 from gateway.transactions.manager import TransactionManager
 from gateway.wire.headers import CallHeaders
 
@@ -45,6 +46,8 @@ class WriteContexts:
         """Around one statement: what fails in it aborts its transaction."""
         try:
             yield
+        except OutcomeUnknownError:
+            raise  # it may have been written: nobody may say that it was not
         except BaseException:
             self._transactions.failed(headers.transaction)
             raise

@@ -41,25 +41,15 @@ class Exchanges:
     ) -> int:
         """Take an upload to its commit and answer it; returns how many rows were affected."""
         with self._contexts.outcome(headers):
-            return self._run(headers, descriptor, reader, writer, is_cancelled)
-
-    def _run(
-        self,
-        headers: CallHeaders,
-        descriptor: flight.FlightDescriptor,
-        reader: Any,
-        writer: Any,
-        is_cancelled: Callable[[], bool],
-    ) -> int:
-        statement = self._open(headers, descriptor, schema_of(reader), is_cancelled)
-        try:
-            writer.begin(statement.reply_schema)
-            self._take(statement, headers.returning, batches_of(reader, is_cancelled), writer)
-            if is_cancelled():
-                raise CancelledError("the upload was cancelled; nothing was written")
-            changed = statement.commit()
-        finally:
-            statement.abort()
+            statement = self._open(headers, descriptor, schema_of(reader), is_cancelled)
+            try:
+                writer.begin(statement.reply_schema)
+                self._take(statement, headers.returning, batches_of(reader, is_cancelled), writer)
+                if is_cancelled():
+                    raise CancelledError("the upload was cancelled; nothing was written")
+                changed = statement.commit()
+            finally:
+                statement.abort()
         writer.write_metadata(pack({"total_changed": changed}))
         return changed
 
