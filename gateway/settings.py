@@ -88,6 +88,9 @@ class StagingSettings(_Section):
 class WriteSettings(_Section):
     small_bytes: Positive = 32 << 20
     retry_seconds: Seconds = 60
+    group_statements: Positive = 256
+    queue_statements: Positive = 1024
+    wait_seconds: Seconds = 300
 
 
 class FilterSettings(_Section):

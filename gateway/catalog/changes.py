@@ -8,7 +8,7 @@ list of ids; `update_of` and `delete_of` choose, in one place, for everyone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, runtime_checkable
@@ -31,16 +31,28 @@ class Operation(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class OwnWrite:
+    """What a transaction itself wrote into a table: the version, and the rows' ids."""
+
+    version: int
+    row_ids: Container[int]
+
+
+@dataclass(frozen=True, slots=True)
 class WriteContext:
     """Who writes, in which transaction, and from which version of the table.
 
     `read_version` is the version the caller computed its change from; None means
-    it did not say, and its last write wins. `is_cancelled` is asked before the commit.
+    it did not say, and its last write wins. A row must still be what it was at the
+    `conflict_base` (else at the read version), or where the transaction wrote it
+    last: `own` tells that, oldest first. `is_cancelled` is asked before the commit.
     """
 
     caller: str
     transaction: str | None = None
     read_version: int | None = None
+    conflict_base: int | None = None
+    own: tuple[OwnWrite, ...] = ()
     is_cancelled: Callable[[], bool] = lambda: False
 
 

@@ -29,7 +29,7 @@ class WriteContexts:
             read_version = self._transactions.read_version(
                 headers.transaction, table.name.key, lambda: table.current().version
             )
-        return WriteContext(ANONYMOUS, headers.transaction, read_version, is_cancelled)
+        return WriteContext(ANONYMOUS, headers.transaction, read_version, is_cancelled=is_cancelled)
 
     def of_caller(
         self, headers: CallHeaders, table: Readable, read_version: int | None, is_cancelled: Callable[[], bool]
@@ -39,7 +39,7 @@ class WriteContexts:
             return self.of_transaction(headers, table, is_cancelled, changes_rows=False)
         if headers.transaction:
             self._check(headers, changes_rows=False)
-        return WriteContext(ANONYMOUS, headers.transaction, read_version, is_cancelled)
+        return WriteContext(ANONYMOUS, headers.transaction, read_version, is_cancelled=is_cancelled)
 
     @contextlib.contextmanager
     def outcome(self, headers: CallHeaders) -> Iterator[None]:

@@ -25,7 +25,7 @@ from gateway.errors import (
     PreconditionError,
     UnavailableError,
 )
-from gateway.lake.commits import CommitNote, Failure, explain, find_commit
+from gateway.lake.commits import CommitNote, Failure, StatementNote, explain, find_commit
 from gateway.lake.schemas import Column
 from gateway.lake.snapshots import LOG, LogSnapshot, Snapshots
 from gateway.lake.spark import Profile, Spark, quoted, table_at
@@ -187,13 +187,13 @@ class Adoption:
         operation: str,
         attempt: Callable[[LogSnapshot, CommitNote, int], int],
         landed: int,
-        **about: object,
+        rows: int = 0,
     ) -> int:
         """Run a commit until it lands; what it answers, or `landed` where it landed in spite of an error."""
         deadline = time.monotonic() + self._limits.retry_seconds
         for number in itertools.count():
             head = self._snapshots.current()
-            note = CommitNote(None, _CALLER, ({"operation": operation, **about},))
+            note = CommitNote((StatementNote(operation, _CALLER, rows),))
             started = time.monotonic()
             try:
                 done = attempt(head, note, number)
@@ -212,7 +212,7 @@ class Adoption:
                 time.sleep(random.uniform(0.02, 0.1))  # noqa: S311 - jitter
                 continue
             seconds = round(time.monotonic() - started, 3)
-            log.info("adoption_committed", table=self._table, operation=operation, seconds=seconds, **about)
+            log.info("adoption_committed", table=self._table, operation=operation, seconds=seconds, rows=rows)
             return done
         raise AssertionError
 

@@ -11,7 +11,7 @@ import json
 import re
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from typing import Any
 
@@ -22,41 +22,61 @@ _KEY = "deltaport"
 # What a MERGE raises by itself.
 ROW_ID_TAKEN = "row id taken"
 ROW_CHANGED = "row changed meanwhile"
+ROW_GONE = "row deleted meanwhile"
+
+
+@dataclass(frozen=True, slots=True)
+class StatementNote:
+    """One statement of a commit: whose it was and which rows it changed; `ids` is left out where it would be long."""
+
+    operation: str
+    caller: str
+    rows: int
+    transaction: str | None = None
+    ids: str | None = None
+    undoes: str | None = None  # the transaction whose changes this statement took back
 
 
 @dataclass(frozen=True, slots=True)
 class CommitNote:
     """What the gateway writes into a commit: enough to find it again and to say whose it was."""
 
-    transaction: str | None
-    caller: str
-    statements: tuple[dict[str, object], ...]
+    statements: tuple[StatementNote, ...]
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
     def encode(self) -> str:
-        note = {
-            "commit": self.id,
-            "transaction": self.transaction,
-            "caller": self.caller,
-            "statements": self.statements,
-        }
-        return json.dumps({_KEY: note}, separators=(",", ":"))
+        told = [{name: value for name, value in asdict(each).items() if value is not None} for each in self.statements]
+        return json.dumps({_KEY: {"commit": self.id, "statements": told}}, separators=(",", ":"))
 
 
 def find_commit(log: Folder, after_version: int, commit_id: str) -> int | None:
     """The version that holds a commit, among those after a version; None when it is not there."""
     version = after_version + 1
     while (info := _commit_info(log, version)) is not None:
-        if _commit_id(info) == commit_id:
+        if _note(info).get("commit") == commit_id:
             return version
         version += 1
     return None
 
 
-def counts_of(log: Folder, version: int) -> dict[str, int]:
-    """What Delta counted in a MERGE that landed."""
-    found = (_commit_info(log, version) or {}).get("operationMetrics", {})
-    return {name: int(value) for name, value in found.items() if str(value).isdecimal()}
+def notes_in(log: Folder, version: int) -> tuple[StatementNote, ...]:
+    """What the gateway noted of a commit's statements; nothing where others wrote it, or it is gone."""
+    note = _note(_commit_info(log, version) or {})
+    known = {field.name for field in fields(StatementNote)}
+    try:
+        return tuple(
+            StatementNote(**{name: value for name, value in told.items() if name in known})
+            for told in note.get("statements", ())
+        )
+    except (AttributeError, TypeError):
+        return ()
+
+
+def affected_in(log: Folder, version: int) -> int | None:
+    """How many rows Delta counted in a MERGE that landed."""
+    counted = (_commit_info(log, version) or {}).get("operationMetrics", {})
+    found = [counted.get(f"numTargetRows{what}") for what in ("Inserted", "Updated", "Deleted")]
+    return sum(map(int, found)) if all(str(value).isdecimal() for value in found) else None
 
 
 def _commit_info(log: Folder, version: int) -> dict[str, Any] | None:
@@ -72,11 +92,13 @@ def _commit_info(log: Folder, version: int) -> dict[str, Any] | None:
     return {}
 
 
-def _commit_id(info: dict[str, Any]) -> str | None:
+def _note(info: dict[str, Any]) -> dict[str, Any]:
+    """The gateway's own part of a commit's line; {} where others wrote it."""
     try:
-        return str(json.loads(info["userMetadata"])[_KEY]["commit"])
+        note = json.loads(info["userMetadata"])[_KEY]
     except (KeyError, TypeError, ValueError):
-        return None
+        return {}
+    return note if isinstance(note, dict) else {}
 
 
 class Failure(Enum):
@@ -108,7 +130,7 @@ def explain(error: BaseException) -> Explained:
     for name, text in texts:
         if "USER_RAISED_EXCEPTION" in text and ROW_ID_TAKEN in text:
             return Explained(Failure.ROW_ID_TAKEN)
-        if "USER_RAISED_EXCEPTION" in text and ROW_CHANGED in text:
+        if "USER_RAISED_EXCEPTION" in text and (ROW_CHANGED in text or ROW_GONE in text):
             return Explained(Failure.CONFLICT)
         if "InvariantViolation" in name or "DELTA_VIOLATE_CONSTRAINT" in text or "DELTA_NOT_NULL_CONSTRAINT" in text:
             return Explained(Failure.CONSTRAINT, _broken_constraint(text))

@@ -22,6 +22,7 @@ from gateway.catalog.changes import WriteContext
 from gateway.catalog.names import TableName
 from gateway.errors import NotFoundError, RequestError
 from gateway.lake.history import parse_moment, parse_version, version_at_time
+from gateway.lake.pending import Committed
 from gateway.lake.reader import Readers
 from gateway.lake.schemas import shape_of
 from gateway.lake.snapshots import LOG, LogSnapshot, Snapshots
@@ -30,7 +31,7 @@ from gateway.lake.staging import StagingFolder
 from gateway.lake.statements import WriteRoom, abilities, changes_of
 from gateway.lake.statistics import column_statistics
 from gateway.lake.storage import Folder
-from gateway.lake.writer import Committed, TableWriter
+from gateway.lake.writer import TableWriter
 from gateway.settings import WriteSettings
 from gateway.wire.tickets import Slice, stamp_of
 
@@ -92,7 +93,7 @@ class DeltaTable:
         self._statistics = tools.statistics
         self._write_room = WriteRoom(
             snapshots=self._snapshots,
-            writer=TableWriter(str(name), self._snapshots, self._log, tools.spark, tools.write),
+            writer=TableWriter(str(name), self._snapshots, self._log, tools.spark, tools.write, tools.staging.settings),
             staging=tools.staging,
             shape=lambda snapshot: self._told(snapshot).shape,
             landed=lambda context, committed: tools.landed(name, context, committed),

@@ -1,8 +1,8 @@
 """PRIMARY KEY and UNIQUE, which Delta does not enforce: kept in table properties, checked by the committer.
 
 A key holds on the state after the whole statement (`SET id = id + 1` is legal):
-inside the statement's own rows, and against the table's other rows at the head
-that the commit builds on. Rows in memory are checked here, with the direct
+inside the statement's own rows, among the statements of one commit, and against
+the table's other rows at the head that the commit builds on. Rows in memory are checked here, with the direct
 reader; spooled ones in `spark_keys`. Keys hold among the gateway's writers; a
 foreign writer can break them.
 """
@@ -10,14 +10,18 @@ foreign writer can break them.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gateway.catalog.changes import Operation
 from gateway.errors import ConstraintError, InternalError
-from gateway.lake.lookups import distinct, rows_by_id
+from gateway.lake.change_sets import beside
+from gateway.lake.lookups import rows_by_id
 from gateway.lake.pushdown_datafusion import quote_identifier, render_literal
 from gateway.lake.schemas import Column
 from gateway.lake.snapshots import BATCH_ROWS, TABLE, LogSnapshot
@@ -68,45 +72,106 @@ def _columns(snapshot: LogSnapshot, names: object) -> tuple[Column, ...]:
     return known
 
 
-def check_keys(snapshot: LogSnapshot, rows: pa.Table) -> None:
-    """Raise a ConstraintError that names the constraint and the first key that would be there twice.
+class Verdict(Enum):
+    """What keys say of a statement that may not go into this commit, where its own error does not say it."""
 
-    `rows` are what an INSERT or UPDATE will write: no row id twice, none that the table lacks.
+    LATER = "later"  # it depends on another statement of the group: decide once that one is written
+
+
+@dataclass(frozen=True, slots=True)
+class KeyChange:
+    """Rows as a statement will write them: no row id twice, none that the table lacks."""
+
+    statement: int  # its place in the group
+    operation: Operation
+    rows: pa.Table
+    columns: tuple[str, ...]  # those it sets
+
+    def touches(self, key: Key) -> bool:
+        return self.operation is Operation.DELETE or bool(set(key.names) & set(self.columns))
+
+
+def judge_keys(snapshot: LogSnapshot, changes: Sequence[KeyChange]) -> dict[int, ConstraintError | Verdict]:
+    """The statements that cannot be written together with the others.
+
+    A statement fails where a key would be there twice after it; where that depends on
+    one before it in the group, it waits until that one is written.
     """
+    judged: dict[int, ConstraintError | Verdict] = {}
     for key in keys_of(snapshot):
-        if set(key.names) & set(rows.column_names):
-            _check(snapshot, key, _whole_keys(snapshot, key, rows))
+        if any(change.operation is not Operation.DELETE and change.touches(key) for change in changes):
+            judged = _judge(snapshot, key, changes) | judged
+    return judged
+
+
+def _judge(snapshot: LogSnapshot, key: Key, changes: Sequence[KeyChange]) -> dict[int, ConstraintError | Verdict]:
+    judged: dict[int, ConstraintError | Verdict] = {}
+    new: list[pa.Table] = []
+    owners: list[int] = []
+    for change in changes:
+        if change.operation is Operation.DELETE or not change.touches(key):
+            continue
+        rows = _whole_keys(snapshot, key, change.rows)
+        missing = next(
+            (column for column in key.columns if key.is_primary and rows.column(column.name).null_count), None
+        )
+        if missing is not None:
+            judged[change.statement] = null_in(missing)
+            continue
+        for column in key.columns:  # a key with a NULL in it is like no other
+            rows = rows.filter(pc.is_valid(rows.column(column.name)))
+        new.append(rows)
+        owners.extend([change.statement] * rows.num_rows)
+    if not owners:
+        return judged
+    whole = pa.concat_tables(new)
+    stored = _stored_keys(snapshot, key, whole)
+    for statement, row in _clashes(key, whole, owners, stored, _changers(key, changes)):
+        judged.setdefault(
+            statement, Verdict.LATER if row is None else violation(key, whole.slice(row, 1).to_pylist()[0])
+        )
+    return judged
 
 
 def _whole_keys(snapshot: LogSnapshot, key: Key, rows: pa.Table) -> pa.Table:
     """The keys of the rows as they will be: what a statement does not set, the table has."""
     others = [column for column in key.columns if column.name not in rows.column_names]
     if others:
-        found = rows_by_id(snapshot, rows.column(ROWID_FIELD), others)
-        beside = found.take(pc.index_in(rows.column(ROWID_FIELD), found.column(0).combine_chunks()))
+        stored = beside(rows, rows_by_id(snapshot, rows.column(ROWID_FIELD), others))
         for column in others:
-            rows = rows.append_column(pa.field(column.name, column.type), beside.column(column.name))
-    return rows.select([*key.names, ROWID_FIELD] if ROWID_FIELD in rows.column_names else key.names)
+            rows = rows.append_column(pa.field(column.name, column.type), stored.column(column.name))
+    return rows.select(key.names)
 
 
-def _check(snapshot: LogSnapshot, key: Key, new: pa.Table) -> None:
-    changing = new.column(ROWID_FIELD) if ROWID_FIELD in new.column_names else None
-    for column in key.columns:  # a key with a NULL in it is like no other
-        if key.is_primary and new.column(column.name).null_count:
-            raise null_in(column)
-        new = new.filter(pc.is_valid(new.column(column.name)))
-    if new.num_rows == 0:
-        return
-    stored = _stored_keys(snapshot, key, new)
-    if changing is not None:
-        stored = stored.filter(pc.invert(pc.is_in(stored.column(ROWID_FIELD), distinct(changing))))
-    numbers = _numbered(pa.concat_tables([new.select(key.names), stored.select(key.names)]))
-    own, others = numbers.slice(0, new.num_rows), numbers.slice(new.num_rows)
-    counted = pc.value_counts(own)
-    twice = counted.field("values").filter(pc.greater(counted.field("counts"), 1))
-    clash = pc.or_(pc.is_in(own, twice), pc.is_in(own, others))
-    if pc.any(clash).as_py():
-        raise violation(key, new.filter(clash).slice(0, 1).to_pylist()[0])
+def _changers(key: Key, changes: Sequence[KeyChange]) -> dict[int, int]:
+    """Which statement gives each row another key, or takes it away."""
+    return {
+        row_id: change.statement
+        for change in changes
+        if change.operation is not Operation.INSERT and change.touches(key)
+        for row_id in change.rows.column(ROWID_FIELD).to_pylist()
+    }
+
+
+def _clashes(
+    key: Key, new: pa.Table, owners: Sequence[int], stored: pa.Table, changers: dict[int, int]
+) -> Iterator[tuple[int, int | None]]:
+    """Statements and the row in which each fails; no row where it only has to wait."""
+    numbers = _numbered(pa.concat_tables([new.select(key.names), stored.select(key.names)])).to_pylist()
+    held: dict[int, list[int | None]] = {}
+    for number, row_id in zip(numbers[len(owners) :], stored.column(ROWID_FIELD).to_pylist(), strict=True):
+        held.setdefault(number, []).append(row_id)
+    taken: dict[int, int] = {}
+    for row, (number, owner) in enumerate(zip(numbers, owners, strict=False)):
+        if number in taken:
+            yield owner, row if taken[number] == owner else None
+        taken.setdefault(number, owner)
+        for row_id in held.get(number, ()):
+            changer = None if row_id is None else changers.get(row_id)
+            if changer is None or changer > owner:
+                yield owner, row
+            elif changer < owner:
+                yield owner, None
 
 
 def _numbered(keys: pa.Table) -> pa.Array:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gateway.errors import PreconditionError
-from gateway.lake.merge import ranges_of
+from gateway.lake.id_sets import Range, few_ranges
 from gateway.lake.pushdown import say_datafusion
 from gateway.lake.pushdown_conditions import AllOf, Among, AnyOf, Compare, Condition, Target
 from gateway.lake.pushdown_datafusion import quote_identifier
@@ -55,10 +55,16 @@ def ids_condition(rowid: Column, ordered: Sequence[int]) -> Condition:
     target = Target(rowid.name, rowid.type)
     if len(ordered) <= _LISTED:
         return Among(target, tuple(ordered)) if len(ordered) > 1 else Compare(target, Operator.EQUAL, ordered[0])
+    return ranges_condition(rowid, [(row_id, row_id) for row_id in ordered])
+
+
+def ranges_condition(rowid: Column, ranges: Sequence[Range]) -> Condition:
+    """At least the rows whose ids lie in the ranges."""
+    target = Target(rowid.name, rowid.type)
     return AnyOf(
         tuple(
             AllOf((Compare(target, Operator.GREATER_EQUAL, low), Compare(target, Operator.LESS_EQUAL, high)))
-            for low, high in ranges_of(ordered, _RANGES)
+            for low, high in few_ranges(ranges, _RANGES)
         )
     )
 

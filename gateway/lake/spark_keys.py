@@ -1,11 +1,13 @@
-"""Keys of uploads that are too large for memory: Spark joins them with the table at the head."""
+"""Keys of rows that are not in memory, of large uploads and of undos: Spark joins them with the table at the head."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from gateway.catalog.changes import Operation
+from gateway.lake.change_sets import CODES, OPERATION, ChangeSet
 from gateway.lake.keys import Key, keys_of, null_in, violation
-from gateway.lake.merge import Change, source_of
+from gateway.lake.merge import source_of
 from gateway.lake.snapshots import LogSnapshot
 from gateway.lake.spark import quoted
 from gateway.lake.uploads import ROWID_FIELD
@@ -13,25 +15,31 @@ from gateway.lake.uploads import ROWID_FIELD
 _COUNT = "_deltaport_count"
 
 
-def check_spooled_keys(session: Any, snapshot: LogSnapshot, change: Change) -> None:
-    """Raise a ConstraintError as `check_keys` does, for the rows of an INSERT or UPDATE that was spooled."""
+def check_keys_with_spark(session: Any, snapshot: LogSnapshot, change: ChangeSet) -> None:
+    """Raise a ConstraintError where a key would be there twice after the change."""
+    if change.operations == {Operation.DELETE}:
+        return
     for key in keys_of(snapshot):
-        if set(key.names) & set(change.columns):
+        if set(key.names) & set(change.inserted or change.updated):
             _check_with_spark(session, snapshot, key, change)
 
 
-def _check_with_spark(session: Any, snapshot: LogSnapshot, key: Key, change: Change) -> None:
+def _check_with_spark(session: Any, snapshot: LogSnapshot, key: Key, change: ChangeSet) -> None:
     from pyspark.sql import functions
 
     table = session.read.format("delta").option("versionAsOf", snapshot.version).load(snapshot.uri)
-    new = source_of(session, table, snapshot.uri, snapshot.schema, change)
+    new = source_of(session, table, snapshot, change)
     rowid = functions.lit(None) if snapshot.schema.rowid is None else functions.col(quoted(snapshot.schema.rowid.name))
     table = table.select(*(functions.col(quoted(name)) for name in key.names), rowid.cast("long").alias(ROWID_FIELD))
-    if change.ranges:
-        set_here = [functions.col(quoted(name)) for name in key.names if name in change.columns]
-        others = [functions.col(quoted(name)) for name in key.names if name not in change.columns]
-        new = new.select(*set_here, ROWID_FIELD).join(table.select(*others, ROWID_FIELD), ROWID_FIELD)
-        table = table.join(new.select(ROWID_FIELD), ROWID_FIELD, "left_anti")
+    if change.named:
+        set_here = [functions.col(quoted(name)) for name in key.names if name in change.updated]
+        others = [functions.col(quoted(name)) for name in key.names if name not in change.updated]
+        changed = new.select(ROWID_FIELD)
+        if Operation.DELETE in change.operations:
+            new = new.where(functions.col(OPERATION) != functions.lit(CODES[Operation.DELETE]))
+        if others:
+            new = new.select(*set_here, ROWID_FIELD).join(table.select(*others, ROWID_FIELD), ROWID_FIELD)
+        table = table.join(changed, ROWID_FIELD, "left_anti")
     columns = [functions.col(quoted(name)) for name in key.names]
     new = new.select(*columns)
     for column, value in zip(key.columns, columns, strict=True):

@@ -14,13 +14,14 @@ import pyarrow.compute as pc
 
 from gateway.catalog.changes import Operation, WriteContext, WriteOptions
 from gateway.errors import CancelledError
+from gateway.lake.change_sets import last_of_each
 from gateway.lake.lookups import rows_by_id
-from gateway.lake.merge import last_of_each
+from gateway.lake.pending import Committed, Pending
 from gateway.lake.schemas import is_rowid
 from gateway.lake.snapshots import LogSnapshot, Snapshots
 from gateway.lake.staging import POSITION, StagedRows, StagingFolder
 from gateway.lake.uploads import ROWID_FIELD, UploadPlan, convert, plan_upload
-from gateway.lake.writer import Committed, Pending, TableWriter
+from gateway.lake.writer import TableWriter
 
 _APPEND_ONLY = "delta.appendOnly"
 

@@ -23,12 +23,12 @@ from gateway.flight.scans import Scans
 from gateway.flight.server import FlightServer
 from gateway.flight.streams import ScanStreams
 from gateway.lake.delta_table import DeltaTable, TableTools
+from gateway.lake.pending import Committed
 from gateway.lake.reader import Readers
 from gateway.lake.spark import Spark, State
 from gateway.lake.staging import StagingFolder
 from gateway.lake.storage import Folder
 from gateway.lake.warehouse import Warehouse
-from gateway.lake.writer import Committed
 from gateway.settings import CatalogSettings, Settings
 from gateway.telemetry import metrics
 from gateway.transactions.manager import TransactionManager

@@ -49,8 +49,13 @@ WRITE_ROWS = Counter(
 MERGE_SECONDS = Histogram(
     "deltaport_merge_seconds",
     "Duration of MERGEs that were committed",
-    ["operation"],
     buckets=_QUICK_TO_SLOW,
+    registry=REGISTRY,
+)
+MERGE_STATEMENTS = Histogram(
+    "deltaport_merge_statements",
+    "Statements that shared a MERGE",
+    buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256),
     registry=REGISTRY,
 )
 TRANSACTIONS = Gauge("deltaport_transactions_open", "Transactions that have pinned a version", registry=REGISTRY)

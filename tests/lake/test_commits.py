@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from gateway.catalog.changes import Operation
-from gateway.lake.commits import CommitNote, Explained, Failure, counts_of, explain, find_commit
+from gateway.lake.commits import CommitNote, Explained, Failure, StatementNote, affected_in, explain, find_commit
 from gateway.lake.storage import Folder
 from tests.builders import Lake
+
+COUNTED = {"numTargetRowsInserted": "3", "numTargetRowsUpdated": "2", "numTargetRowsDeleted": "1"}
 
 
 def make_log(tmp_path: Path, *commits: list[dict[str, object]]) -> Folder:
@@ -21,7 +23,7 @@ def make_log(tmp_path: Path, *commits: list[dict[str, object]]) -> Folder:
 
 
 def note(number: int) -> CommitNote:
-    return CommitNote("tx", "caller", ({"operation": Operation.INSERT.value, "rows": 1},), f"commit-{number}")
+    return CommitNote((StatementNote(Operation.INSERT.value, "caller", 1, "tx"),), f"commit-{number}")
 
 
 def test_a_commit_is_found_by_its_id_after_the_version_it_was_built_on(tmp_path: Path) -> None:
@@ -31,25 +33,23 @@ def test_a_commit_is_found_by_its_id_after_the_version_it_was_built_on(tmp_path:
         [{"add": {}}],
         [{"add": {}}, {"commitInfo": {"userMetadata": "a stranger's words"}}],
         [{"commitInfo": {"userMetadata": json.dumps(["no", "object"])}}],
-        [{"commitInfo": {"userMetadata": note(4).encode(), "operationMetrics": {"numTargetRowsInserted": "3"}}}],
+        [{"commitInfo": {"userMetadata": note(4).encode(), "operationMetrics": COUNTED}}],
     )
     assert find_commit(log, -1, "commit-0") == 0
     assert find_commit(log, 0, "commit-0") is None
     assert find_commit(log, 0, "commit-4") == 4
     assert find_commit(log, 0, "commit-5") is None
     assert find_commit(log, 7, "commit-4") is None
-    assert counts_of(log, 4) == {"numTargetRowsInserted": 3}
-    assert counts_of(log, 1) == counts_of(log, 9) == {}
+    assert affected_in(log, 4) == 3 + 2 + 1
+    assert affected_in(log, 1) is affected_in(log, 9) is None
 
 
 def test_every_note_has_an_id_of_its_own_and_says_whose_it_was() -> None:
-    one, other = (CommitNote("tx", "me", ({"operation": "insert"},)) for _ in range(2))
+    one, other = (CommitNote((StatementNote("insert", "me", 3, "tx", "7:9"),)) for _ in range(2))
     assert one.id != other.id
     assert json.loads(one.encode())["deltaport"] == {
         "commit": one.id,
-        "transaction": "tx",
-        "caller": "me",
-        "statements": [{"operation": "insert"}],
+        "statements": [{"operation": "insert", "caller": "me", "rows": 3, "transaction": "tx", "ids": "7:9"}],
     }
 
 

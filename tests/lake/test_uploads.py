@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from gateway.catalog.changes import Operation
 from gateway.errors import ConstraintError, GatewayError, RequestError
-from gateway.lake.merge import last_of_each, ranges_of
+from gateway.lake.change_sets import last_of_each
+from gateway.lake.id_sets import IdSet, few_ranges
 from gateway.lake.schemas import Column, TableSchema
 from gateway.lake.staging import POSITION, StagedRows, StagingFolder
 from gateway.lake.uploads import ROWID_FIELD, convert, plan_upload
@@ -189,7 +190,16 @@ def test_of_several_rows_with_one_id_the_last_counts(pairs: list[tuple[int, int]
 
 @given(st.sets(st.integers(-1000, 1000), min_size=1), st.integers(1, 10))
 def test_ranges_hold_every_number_and_are_few(numbers: set[int], at_most: int) -> None:
-    found = ranges_of(sorted(numbers), at_most)
+    found = few_ranges([(number, number) for number in numbers], at_most)
     assert len(found) <= at_most
     assert all(any(low <= number <= high for low, high in found) for number in numbers)
     assert all(low in numbers and high in numbers for low, high in found)
+
+
+@given(st.sets(st.integers(-50, 50)), st.sets(st.integers(-50, 50)))
+def test_a_set_of_ids_is_what_it_was_made_of(numbers: set[int], others: set[int]) -> None:
+    ids, more = IdSet.of(numbers), IdSet.of(others)
+    assert sorted(numbers) == list(ids) == list(IdSet.decode(ids.encode()))
+    assert [number for number in range(-60, 60) if number in ids] == sorted(numbers)
+    assert len(ids) == len(numbers)
+    assert ids.overlaps(more) == bool(numbers & others)

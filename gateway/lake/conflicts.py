@@ -1,0 +1,108 @@
+"""First committer wins: whether rows are still what they were when a statement's values were computed.
+
+The cheap answer comes from what commits touched: the gateway remembers that of
+its own, and a commit by others that only added files, or only moved rows
+between files, changed no row. Otherwise the rows of both versions are compared.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from gateway.catalog.changes import WriteContext
+from gateway.errors import ConflictError
+from gateway.lake.history import commit_file
+from gateway.lake.id_sets import IdSet
+from gateway.lake.lookups import rows_by_id, same_rows
+from gateway.lake.snapshots import LogSnapshot, Snapshots
+from gateway.lake.storage import Folder
+
+_REMEMBERED_COMMITS = 1_000
+_REMEMBERED_RANGES = 10_000  # of one commit; one that touched more is looked at again when it matters
+_NOTHING = IdSet()
+
+
+class Conflicts:
+    """Knows what the commits of one table touched. Thread-safe: one lock guards what is remembered."""
+
+    def __init__(self, table: str, snapshots: Snapshots, log: Folder) -> None:
+        self._table = table
+        self._snapshots = snapshots
+        self._log = log
+        self._lock = threading.Lock()
+        self._touched: OrderedDict[tuple[str, int], IdSet] = OrderedDict()
+
+    def remember(self, snapshot: LogSnapshot, version: int, touched: IdSet) -> None:
+        """A commit of our own, and all rows it touched."""
+        if touched.is_exact and len(touched.ranges) <= _REMEMBERED_RANGES:
+            self._keep(snapshot, version, touched)
+
+    def check(self, head: LogSnapshot, context: WriteContext, row_ids: Sequence[int]) -> None:
+        """Raise a ConflictError when one of the rows is not what it was, or is gone."""
+        base = context.read_version if context.conflict_base is None else context.conflict_base
+        if base is None:
+            return
+        by_base: dict[int, list[int]] = {}
+        for row_id in row_ids:
+            own = next((own.version for own in reversed(context.own) if row_id in own.row_ids), base)
+            by_base.setdefault(own, []).append(row_id)
+        for since, ids in by_base.items():
+            self._check_since(head, since, ids)
+
+    def _check_since(self, head: LogSnapshot, base: int, row_ids: Sequence[int]) -> None:
+        if base >= head.version:
+            return
+        suspects = self._touched_since(head, base, row_ids)
+        if not suspects:
+            return
+        before = self._snapshots.at(base)
+        suspected = pa.array(suspects, pa.int64())
+        if before.schema != head.schema or not same_rows(
+            rows_by_id(before, suspected, before.schema.columns), rows_by_id(head, suspected, head.schema.columns)
+        ):
+            raise ConflictError(
+                f"conflict: rows of table '{self._table}' changed between version {base} and {head.version}; try again"
+            )
+
+    def _touched_since(self, head: LogSnapshot, base: int, row_ids: Sequence[int]) -> Sequence[int]:
+        """Which of the rows a later commit may have changed."""
+        suspects: set[int] = set()
+        for version in range(base + 1, head.version + 1):
+            touched = self._touched_by(head, version)
+            if touched is None:
+                return row_ids
+            suspects.update(row_id for row_id in row_ids if row_id in touched)
+        return sorted(suspects)
+
+    def _touched_by(self, head: LogSnapshot, version: int) -> IdSet | None:
+        with self._lock:
+            known = self._touched.get((head.table_id, version))
+        if known is None and _changed_no_row(self._log, version):
+            known = _NOTHING
+            self._keep(head, version, known)
+        return known
+
+    def _keep(self, snapshot: LogSnapshot, version: int, touched: IdSet) -> None:
+        with self._lock:
+            self._touched[snapshot.table_id, version] = touched
+            while len(self._touched) > _REMEMBERED_COMMITS:
+                self._touched.popitem(last=False)
+
+
+def _changed_no_row(log: Folder, version: int) -> bool:
+    """Whether a commit is surely without effect on the rows before it; false when its file is gone."""
+    if log.stamps([commit_file(version)]) == [None]:
+        return False
+    with log.open_file(commit_file(version)) as file:
+        for line in file.read().splitlines():
+            action = json.loads(line)
+            if "metaData" in action or "protocol" in action:
+                return False
+            if "remove" in action and action["remove"].get("dataChange", True):
+                return False
+    return True

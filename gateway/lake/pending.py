@@ -1,0 +1,69 @@
+"""What waits for its commit: complete statements, and transactions to be undone. All are compared by identity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, TypeAlias
+
+from gateway.catalog.changes import Operation, WriteContext, WriteOptions
+from gateway.lake.commits import StatementNote
+from gateway.lake.id_sets import IdSet
+from gateway.lake.staging import StagedRows
+from gateway.lake.uploads import UploadPlan
+
+_NOTED_CHARACTERS = 16_384  # of row ids, per statement, in a commit's note
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What became of a statement; `version` is None when there was nothing to change."""
+
+    affected: int
+    version: int | None
+    row_ids: IdSet = field(default_factory=IdSet)
+
+
+@dataclass(frozen=True, eq=False)
+class Pending:
+    """A statement whose rows are all there."""
+
+    operation: Operation
+    plan: UploadPlan
+    rows: StagedRows
+    options: WriteOptions
+    context: WriteContext
+
+    @property
+    def stands_alone(self) -> bool:
+        """Whether it needs a commit of its own."""
+        return self.rows.is_spooled
+
+    @property
+    def kind(self) -> str:
+        return self.operation.value
+
+    def note(self, done: Committed) -> StatementNote:
+        ids = done.row_ids.encode() if done.row_ids.is_exact else ""
+        return StatementNote(
+            self.kind,
+            self.context.caller,
+            done.affected,
+            self.context.transaction,
+            ids if 0 < len(ids) <= _NOTED_CHARACTERS else None,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Undoing:
+    """A transaction whose changes of a table are to be taken back."""
+
+    transaction: str
+    context: WriteContext
+    stands_alone: ClassVar[bool] = True
+    kind: ClassVar[str] = "undo"
+
+    def note(self, done: Committed) -> StatementNote:
+        return StatementNote(self.kind, self.context.caller, done.affected, undoes=self.transaction)
+
+
+Work: TypeAlias = Pending | Undoing

@@ -1,0 +1,201 @@
+"""Undo: what a transaction wrote into a table, taken back as one more change of it.
+
+Rows that the transaction inserted are deleted, rows that it updated get their
+old values back, rows that it deleted are inserted again under their ids. That
+works inside commits shared with others and touches nobody else's rows; where
+somebody changed one of the rows since, nothing is undone. Which rows they were
+is read from the notes in the log, and for statements too large to be noted by
+comparing the versions before and after them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.catalog.changes import Operation
+from gateway.errors import ConflictError, PreconditionError
+from gateway.lake.change_sets import CODES, IS_CHECKED, OPERATION, ChangeSet, Span, compared_columns, old_name
+from gateway.lake.commits import StatementNote, notes_in
+from gateway.lake.id_sets import IdSet, Range, joined
+from gateway.lake.pending import Committed, Undoing
+from gateway.lake.preparation import Prepared, mark_of
+from gateway.lake.rowids import highest_row_id
+from gateway.lake.schemas import TableSchema
+from gateway.lake.snapshots import LogSnapshot
+from gateway.lake.spark import quoted
+from gateway.lake.spark_columns import differs, lies_in
+from gateway.lake.storage import Folder
+from gateway.lake.uploads import ROWID_FIELD
+
+_SEARCHED_COMMITS = 10_000
+_COLLECTED_IDS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a transaction wrote into a table, oldest first, and the commit that took it back, if one did."""
+
+    statements: tuple[tuple[int, StatementNote], ...]
+    undone: tuple[int, StatementNote] | None
+
+
+def find_written(log: Folder, newest: int, transaction: str) -> Written:
+    """Search the log backwards, as far as it is worth it."""
+    statements = []
+    undone = None
+    for version in range(newest, max(newest - _SEARCHED_COMMITS, -1), -1):
+        for note in notes_in(log, version):
+            if note.undoes == transaction and undone is None:
+                undone = version, note
+            elif note.transaction == transaction and not note.undoes:
+                statements.append((version, note))
+    return Written(tuple(reversed(statements)), undone)
+
+
+def spans_of(statements: Sequence[tuple[int, IdSet]]) -> list[Span]:
+    """Each row once: from before the first of the statements that changed it to after the last."""
+    edges = sorted({edge for _, ids in statements for low, high in ids.ranges for edge in (low, high + 1)})
+    by_versions: dict[tuple[int, int], list[Range]] = {}
+    for low, after in itertools.pairwise(edges):
+        versions = [version for version, ids in statements if low in ids]
+        if versions:
+            by_versions.setdefault((versions[0], versions[-1]), []).append((low, after - 1))
+    return [Span(first - 1, last, IdSet(tuple(joined(ranges)))) for (first, last), ranges in by_versions.items()]
+
+
+def prepare_undo(session: Any, head: LogSnapshot, log: Folder, undoing: Undoing) -> Prepared:
+    """The compensating change as of this head; nothing where there is nothing to undo, or it was undone before."""
+    prepared = Prepared()
+    written = find_written(log, head.version, undoing.transaction)
+    if written.undone is not None:
+        version, note = written.undone
+        prepared.settled[undoing] = Committed(note.rows, version)
+        return prepared
+    if not written.statements:
+        prepared.settled[undoing] = Committed(0, None)
+        return prepared
+    if head.schema.rowid is None:
+        raise PreconditionError(f"table '{head.table}' has no row ids: what was written into it cannot be undone")
+    spans = _plan(session, head, written)
+    bounds = check_undo(session, head, spans)
+    highest = highest_row_id(head)
+    prepared.members[undoing] = Committed(0, None)
+    prepared.change = ChangeSet(
+        spans,
+        frozenset(Operation),
+        inserted=tuple(column.name for column in head.schema.columns),
+        updated=tuple(column.name for column in head.schema.columns),
+        named=[bounds],
+        mark=mark_of(head, highest, highest),
+    )
+    return prepared
+
+
+def _plan(session: Any, head: LogSnapshot, written: Written) -> list[Span]:
+    """Which rows go back to which version."""
+    noted = [(version, None if note.ids is None else IdSet.decode(note.ids)) for version, note in written.statements]
+    if len(noted) == 1:
+        version, ids = noted[0]
+        return [Span(version - 1, version, ids)]
+    known = [(version, _differing(session, head, version) if ids is None else ids) for version, ids in noted]
+    return spans_of(known)
+
+
+def _differing(session: Any, head: LogSnapshot, version: int) -> IdSet:
+    """The rows that a statement changed which had a commit of its own."""
+    rows = _restored(session, head, Span(version - 1, version, None)).select(ROWID_FIELD).limit(_COLLECTED_IDS + 1)
+    found = [row[0] for row in rows.collect()]
+    if len(found) > _COLLECTED_IDS:
+        raise PreconditionError(
+            f"table '{head.table}': the transaction changed more than {_COLLECTED_IDS:,} rows in several statements;"
+            " that cannot be undone at once"
+        )
+    return IdSet.of(found)
+
+
+def undo_source(session: Any, head: LogSnapshot, spans: Sequence[Span]) -> Any:
+    """The rows of the compensating change, with what they must be now beside what they become."""
+    whole = None
+    for span in spans:
+        part = _restored(session, head, span)
+        whole = part if whole is None else whole.unionByName(part)
+    return whole
+
+
+def _restored(session: Any, head: LogSnapshot, span: Span) -> Any:
+    from pyspark.sql import functions
+
+    schema = head.schema
+    before = _at(session, head, span.before, span.row_ids).select(
+        functions.col(ROWID_FIELD), functions.lit(True).alias("was"), *_aliased(schema, "b")
+    )
+    after = _at(session, head, span.after, span.row_ids).select(
+        functions.col(ROWID_FIELD), functions.lit(True).alias("is"), *_aliased(schema, "a")
+    )
+    rows = before.join(after, ROWID_FIELD, "full_outer")
+    was, now = functions.col("was").isNotNull(), functions.col("is").isNotNull()
+    if span.row_ids is None:
+        changed = functions.lit(False)
+        for column in compared_columns(schema):
+            place = schema.columns.index(column)
+            changed |= differs(f"b{place}", f"a{place}", column.type)
+        rows = rows.where(~was | ~now | changed)
+    codes = {kind: functions.lit(code).cast("byte") for kind, code in CODES.items()}
+    operation = (
+        functions.when(~was, codes[Operation.DELETE])
+        .when(~now, codes[Operation.INSERT])
+        .otherwise(codes[Operation.UPDATE])
+    )
+    compared = [schema.columns.index(column) for column in compared_columns(schema)]
+    return rows.select(
+        operation.alias(OPERATION),
+        now.alias(IS_CHECKED),
+        ROWID_FIELD,
+        *(functions.col(f"b{place}").alias(column.name) for place, column in enumerate(schema.columns)),
+        *(functions.col(f"a{place}").alias(old_name(index)) for index, place in enumerate(compared)),
+    )
+
+
+def _at(session: Any, head: LogSnapshot, version: int, row_ids: IdSet | None) -> Any:
+    from pyspark.sql import functions
+
+    assert head.schema.rowid is not None
+    stored = functions.col(quoted(head.schema.rowid.name))
+    table = session.read.format("delta").option("versionAsOf", version).load(head.uri)
+    if row_ids is not None:
+        table = table.where(lies_in(stored, row_ids.ranges))
+    return table.withColumn(ROWID_FIELD, stored)
+
+
+def _aliased(schema: TableSchema, prefix: str) -> list[Any]:
+    from pyspark.sql import functions
+
+    return [functions.col(quoted(column.name)).alias(f"{prefix}{place}") for place, column in enumerate(schema.columns)]
+
+
+def check_undo(session: Any, head: LogSnapshot, spans: Sequence[Span]) -> Range:
+    """Raise a ConflictError when somebody else changed one of the rows since; the range their ids lie in."""
+    from pyspark.sql import functions
+
+    source = undo_source(session, head, spans)
+    current = _at(session, head, head.version, None).select(
+        functions.col(ROWID_FIELD), functions.lit(True).alias("is"), *_aliased(head.schema, "c")
+    )
+    now = functions.col("is").isNotNull()
+    changed = functions.lit(False)
+    for index, column in enumerate(compared_columns(head.schema)):
+        changed |= differs(f"c{head.schema.columns.index(column)}", old_name(index), column.type)
+    clash = functions.when(functions.col(IS_CHECKED), ~now | changed).otherwise(now)
+    bounds = (
+        source.join(current, ROWID_FIELD, "left")
+        .agg(functions.min(ROWID_FIELD), functions.max(ROWID_FIELD), functions.max(clash.cast("int")))
+        .collect()[0]
+    )
+    if bounds[2]:
+        raise ConflictError(
+            f"table '{head.table}': rows of the transaction were changed by others since; nothing was undone"
+        )
+    return (0, -1) if bounds[0] is None else (bounds[0], bounds[1])
