@@ -74,6 +74,7 @@ class ScanSettings(_Section):
     max_endpoints: Positive = 4
     concurrent: Positive = 64
     wait_seconds: Seconds = 300
+    idempotency_seconds: Seconds = 86_400
     idle_reader_seconds: Seconds = 300
     statistics: bool = True
 
@@ -91,6 +92,7 @@ class WriteSettings(_Section):
     group_statements: Positive = 256
     queue_statements: Positive = 1024
     wait_seconds: Seconds = 300
+    idempotency_seconds: Seconds = 86_400
 
 
 class FilterSettings(_Section):

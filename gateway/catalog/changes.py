@@ -46,6 +46,7 @@ class WriteContext:
     it did not say, and its last write wins. A row must still be what it was at the
     `conflict_base` (else at the read version), or where the transaction wrote it
     last: `own` tells that, oldest first. `is_cancelled` is asked before the commit.
+    A statement that is sent again under one `idempotency_key` is written once.
     """
 
     caller: str
@@ -53,6 +54,7 @@ class WriteContext:
     read_version: int | None = None
     conflict_base: int | None = None
     own: tuple[OwnWrite, ...] = ()
+    idempotency_key: str | None = None
     is_cancelled: Callable[[], bool] = lambda: False
 
 
@@ -113,6 +115,20 @@ class BatchDeletable(Protocol):
 @runtime_checkable
 class Deletable(Protocol):
     def delete_rows(self, row_ids: Sequence[int], options: WriteOptions, context: WriteContext) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """What an undo did to one table; no version where there was nothing to take back."""
+
+    rows: int
+    version: int | None
+
+
+@runtime_checkable
+class Undoable(Protocol):
+    def undo(self, transaction: str, context: WriteContext) -> Undone:
+        """Take back what a transaction wrote into the table; a second time only says so again."""
 
 
 @runtime_checkable

@@ -19,6 +19,7 @@ from gateway.lake.history import commit_file
 from gateway.lake.storage import Folder
 
 _KEY = "deltaport"
+_SEARCHED_COMMITS = 10_000
 # What a MERGE raises by itself.
 ROW_ID_TAKEN = "row id taken"
 ROW_CHANGED = "row changed meanwhile"
@@ -35,6 +36,8 @@ class StatementNote:
     transaction: str | None = None
     ids: str | None = None
     undoes: str | None = None  # the transaction whose changes this statement took back
+    key: str | None = None  # an idempotency key, and what was written under it
+    digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +62,23 @@ def find_commit(log: Folder, after_version: int, commit_id: str) -> int | None:
     return None
 
 
-def notes_in(log: Folder, version: int) -> tuple[StatementNote, ...]:
-    """What the gateway noted of a commit's statements; nothing where others wrote it, or it is gone."""
-    note = _note(_commit_info(log, version) or {})
+def noted_commits(log: Folder, newest: int) -> Iterator[tuple[int, float, tuple[StatementNote, ...]]]:
+    """Backwards from a version: each commit, when it was written (seconds since the epoch), and its statements.
+
+    Ends where the log does, and where searching on is not worth it. A commit of others has no statements.
+    """
+    for version in range(newest, max(newest - _SEARCHED_COMMITS, -1), -1):
+        if (info := _commit_info(log, version)) is None:
+            return
+        yield version, float(info.get("timestamp", 0)) / 1000, _statements(info)
+
+
+def _statements(info: dict[str, Any]) -> tuple[StatementNote, ...]:
     known = {field.name for field in fields(StatementNote)}
     try:
         return tuple(
             StatementNote(**{name: value for name, value in told.items() if name in known})
-            for told in note.get("statements", ())
+            for told in _note(info).get("statements", ())
         )
     except (AttributeError, TypeError):
         return ()

@@ -18,11 +18,12 @@ from gateway.catalog.capabilities import (
     ScanRequest,
     Size,
 )
-from gateway.catalog.changes import WriteContext
+from gateway.catalog.changes import Undone, WriteContext
 from gateway.catalog.names import TableName
 from gateway.errors import NotFoundError, RequestError
 from gateway.lake.history import parse_moment, parse_version, version_at_time
-from gateway.lake.pending import Committed
+from gateway.lake.idempotency import Answers
+from gateway.lake.pending import Committed, Undoing
 from gateway.lake.reader import Readers
 from gateway.lake.schemas import shape_of
 from gateway.lake.snapshots import LOG, LogSnapshot, Snapshots
@@ -95,6 +96,7 @@ class DeltaTable:
             snapshots=self._snapshots,
             writer=TableWriter(str(name), self._snapshots, self._log, tools.spark, tools.write, tools.staging.settings),
             staging=tools.staging,
+            answers=Answers(self._log, lambda: self._snapshots.current().version, tools.write.idempotency_seconds),
             shape=lambda snapshot: self._told(snapshot).shape,
             landed=lambda context, committed: tools.landed(name, context, committed),
         )
@@ -150,6 +152,10 @@ class DeltaTable:
     def changes(self) -> object:
         """What can be done to this table now."""
         return changes_of(self._write_room)
+
+    def undo(self, transaction: str, context: WriteContext) -> Undone:
+        done = self._write_room.writer.commit(Undoing(transaction, context))
+        return Undone(done.affected, done.version)
 
     def _wrap(self, snapshot: LogSnapshot) -> DeltaSnapshot:
         return DeltaSnapshot(snapshot, shape_of(snapshot.schema, statistics=self._statistics), self._readers)

@@ -32,6 +32,7 @@ class Pending:
     rows: StagedRows
     options: WriteOptions
     context: WriteContext
+    digest: str | None = None  # of what it writes, where it brings an idempotency key
 
     @property
     def stands_alone(self) -> bool:
@@ -50,6 +51,8 @@ class Pending:
             done.affected,
             self.context.transaction,
             ids if 0 < len(ids) <= _NOTED_CHARACTERS else None,
+            key=self.context.idempotency_key,
+            digest=self.digest,
         )
 
 

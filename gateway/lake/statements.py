@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from gateway.catalog.changes import Operation, WriteContext, WriteOptions
 from gateway.errors import CancelledError
 from gateway.lake.change_sets import last_of_each
+from gateway.lake.idempotency import Answers, digest_of
 from gateway.lake.lookups import rows_by_id
 from gateway.lake.pending import Committed, Pending
 from gateway.lake.schemas import is_rowid
@@ -33,6 +34,7 @@ class WriteRoom:
     snapshots: Snapshots
     writer: TableWriter
     staging: StagingFolder
+    answers: Answers
     shape: Callable[[LogSnapshot], pa.Schema]
     landed: Callable[[WriteContext, Committed], None]
 
@@ -80,6 +82,8 @@ class DeltaStatement:
         self._options = options
         self._context = context
         base = context.read_version
+        if (before := room.answers.find(context)) is not None and before.version:
+            base = before.version - 1  # sent again: the rows to return are those of the first time
         self._snapshot = room.snapshots.current() if base is None else room.snapshots.at(base)
         self._shape = room.shape(self._snapshot)
         self._plan: UploadPlan = plan_upload(operation, self._snapshot.schema, upload)
@@ -108,12 +112,20 @@ class DeltaStatement:
     def commit(self) -> int:
         try:
             self._rows.finish()
-            pending = Pending(self._operation, self._plan, self._rows, self._options, self._context)
-            committed = self._room.writer.commit(pending) if self._rows.rows else Committed(0, None)
+            committed = self._write() if self._rows.rows else Committed(0, None)
             self._room.landed(self._context, committed)
             return committed.affected
         finally:
             self._rows.release()
+
+    def _write(self) -> Committed:
+        digest = None
+        if self._context.idempotency_key is not None:
+            digest = digest_of(self._operation, self._plan.names, self._rows)
+        pending = Pending(self._operation, self._plan, self._rows, self._options, self._context, digest)
+        if digest is None:
+            return self._room.writer.commit(pending)
+        return self._room.answers.once(self._context, digest, lambda: self._room.writer.commit(pending))
 
     def abort(self) -> None:
         self._rows.release()

@@ -18,7 +18,7 @@ from typing import Any
 from gateway.catalog.changes import Operation
 from gateway.errors import ConflictError, PreconditionError
 from gateway.lake.change_sets import CODES, IS_CHECKED, OPERATION, ChangeSet, Span, compared_columns, old_name
-from gateway.lake.commits import StatementNote, notes_in
+from gateway.lake.commits import StatementNote, noted_commits
 from gateway.lake.id_sets import IdSet, Range, joined
 from gateway.lake.pending import Committed, Undoing
 from gateway.lake.preparation import Prepared, mark_of
@@ -30,7 +30,6 @@ from gateway.lake.spark_columns import differs, lies_in
 from gateway.lake.storage import Folder
 from gateway.lake.uploads import ROWID_FIELD
 
-_SEARCHED_COMMITS = 10_000
 _COLLECTED_IDS = 1_000_000
 
 
@@ -44,10 +43,10 @@ class Written:
 
 def find_written(log: Folder, newest: int, transaction: str) -> Written:
     """Search the log backwards, as far as it is worth it."""
-    statements = []
+    statements: list[tuple[int, StatementNote]] = []
     undone = None
-    for version in range(newest, max(newest - _SEARCHED_COMMITS, -1), -1):
-        for note in notes_in(log, version):
+    for version, _, notes in noted_commits(log, newest):
+        for note in notes:
             if note.undoes == transaction and undone is None:
                 undone = version, note
             elif note.transaction == transaction and not note.undoes:

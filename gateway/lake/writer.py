@@ -12,7 +12,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import structlog
@@ -51,6 +51,15 @@ class _NotLandedError(Exception):
     """The commit surely did not land, and trying it again may help."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Unsettled:
+    """A commit of which nobody knows whether it landed, and the JVM that may still be at it."""
+
+    note: CommitNote
+    after_version: int
+    jvm: object
+
+
 class TableWriter:
     """Thread-safe: the committer lets one group run at a time."""
 
@@ -69,6 +78,7 @@ class TableWriter:
         self._spark = spark
         self._settings = settings
         self._conflicts = Conflicts(table, snapshots, log_folder)
+        self._unsettled: _Unsettled | None = None
         self._committer = Committer(table, self._commit_group, settings, staging)
 
     def commit(self, work: Work) -> Committed:
@@ -104,6 +114,7 @@ class TableWriter:
 
     def _attempt(self, group: Sequence[Work]) -> Prepared:
         """One try; what it prepared, with the versions filled in."""
+        self._settle_earlier()
         head = self._snapshots.current()
         prepared = self._prepare(head, group)
         if prepared.change is None:
@@ -163,10 +174,21 @@ class TableWriter:
             raise _NotLandedError
         if not is_final:
             log.error("merge_outcome_unknown", table=self._table, commit=note.id)
+            self._unsettled = _Unsettled(note, head.version, jvm)
             raise OutcomeUnknownError(
                 f"table '{self._table}': it is not known whether the statement was written"
             ) from error
         raise self._surely_not(explained, error) from error
+
+    def _settle_earlier(self) -> None:
+        """Nothing is written while a commit before it may still land."""
+        earlier = self._unsettled
+        if earlier is None:
+            return
+        is_over = self._spark.has_ended(earlier.jvm, 0)
+        if not is_over and find_commit(self._log, earlier.after_version, earlier.note.id) is None:
+            raise UnavailableError(f"table '{self._table}': Spark may still be writing an earlier statement; try again")
+        self._unsettled = None
 
     def _surely_not(self, explained: Explained, error: Exception) -> GatewayError:
         if explained.failure is Failure.CONSTRAINT:

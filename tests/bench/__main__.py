@@ -22,6 +22,7 @@ from gateway.settings import LogSettings
 from gateway.telemetry.logging import configure_logging
 from tests.bench import report
 from tests.bench.catalogs import measure_listing, measure_start
+from tests.bench.concurrency import measure_concurrency
 from tests.bench.data import Data, locate, make_large, make_many
 from tests.bench.engines import spark_session
 from tests.bench.reads import measure_lookups, measure_memory, measure_scans, measure_spark
@@ -38,6 +39,7 @@ GROUPS: dict[str, Group] = {
     "memory": measure_memory,
     "spark": measure_spark,
     "writes": measure_writes,
+    "concurrency": measure_concurrency,
 }
 
 

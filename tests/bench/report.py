@@ -124,6 +124,12 @@ BARS = (
     Bar("UPDATE of 1,000 scattered rows: time, by hand being 1", "write.large_scattered.tuned.time", "at most", 1.3),
     Bar("bulk INSERT: time, Spark's append being 1", "write.bulk.append.time", "at most", 2),
     Bar("memory growth during a bulk INSERT", "write.memory", "at most", 400, "MB"),
+    Bar("32 INSERT clients: statements/s, one client being 1", "writers.insert_32.speed", "at least", 12),
+    Bar("32 INSERT clients: p99, one client being 1", "writers.insert_32.p99", "at most", 4),
+    Bar("32 INSERT clients: refused", "writers.insert_32.failures", "at most", 0, "statements"),
+    Bar("16 UPDATE clients: statements/s, one client being 1", "writers.update.speed", "at least", 6),
+    Bar("16 UPDATE clients: refused", "writers.update.failures", "at most", 0, "statements"),
+    Bar("point lookup while 16 clients write: p50, idle being 1", "writers.lookup", "at most", 4),
 )
 
 

@@ -30,8 +30,8 @@ from tests.bench.server import CATALOG, Server
 from tests.bench.timing import Timing, spaced, take_turns, timed
 from tests.conftest import settings_for
 
-_WARM_UPS = 6
-_ROUNDS = 15
+_WARM_UPS = 4
+_ROUNDS = 9
 _LARGE_ROUNDS = 3
 _SMALL_ROWS = 1_000
 _SCATTERED = 1_000
@@ -45,7 +45,7 @@ _DEFAULTS = {
     "spark.databricks.delta.merge.materializeSource": "auto",
     "spark.sql.shuffle.partitions": "200",
 }
-_PROPERTIES = "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true', 'delta.checkpointInterval' = '1000')"
+PROPERTIES = "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true', 'delta.checkpointInterval' = '1000')"
 _SMALL = pa.schema([("k", pa.int64()), ("v", pa.string())])
 
 
@@ -111,7 +111,7 @@ Competitor = ThroughGateway | ByHand
 
 
 def measure_writes(data: Data, folder: Path, results: Results) -> None:
-    with _running(folder) as (spark, gateway, warehouse):
+    with running(folder) as (spark, gateway, warehouse):
         root = warehouse / "w"
         with spark.session(Profile.LATENCY) as tuned, spark.session(Profile.THROUGHPUT) as large:
             plain = large.newSession()
@@ -126,7 +126,7 @@ def measure_writes(data: Data, folder: Path, results: Results) -> None:
 def _measure_small(root: Path, gateway: Gateway, tuned: Any, plain: Any, results: Results) -> None:
     for name in ("gateway", "tuned", "plain"):
         tuned.sql(
-            f"CREATE TABLE {table_at(str(root / name))} (_rowid BIGINT, k BIGINT, v STRING) USING delta {_PROPERTIES}"
+            f"CREATE TABLE {table_at(str(root / name))} (_rowid BIGINT, k BIGINT, v STRING) USING delta {PROPERTIES}"
         )
         rows = tuned.range(_SMALL_ROWS).selectExpr("id AS _rowid", "id AS k", "concat('v', id) AS v").coalesce(1)
         rows.write.format("delta").mode("append").save(str(root / name))
@@ -174,7 +174,7 @@ def _measure_bulk(root: Path, gateway: Gateway, tuned: Any, results: Results) ->
     pq.write_table(rows, parquet)
     for name in ("bulk_gateway", "bulk_spark"):
         columns = "_rowid BIGINT, k BIGINT, a DOUBLE, b DOUBLE, c STRING, d STRING, e BIGINT"
-        tuned.sql(f"CREATE TABLE {table_at(str(root / name))} ({columns}) USING delta {_PROPERTIES}")
+        tuned.sql(f"CREATE TABLE {table_at(str(root / name))} ({columns}) USING delta {PROPERTIES}")
 
     def append(_turn: int) -> float:
         frame = tuned.read.parquet(str(parquet)).selectExpr("CAST(NULL AS BIGINT) AS _rowid", "*")
@@ -234,7 +234,7 @@ def _bulk(rows: int) -> pa.Table:
 
 
 @contextmanager
-def _running(folder: Path) -> Iterator[tuple[Spark, Gateway, Path]]:
+def running(folder: Path) -> Iterator[tuple[Spark, Gateway, Path]]:
     warehouse = folder / "writes"
     (warehouse / "w").mkdir(parents=True)
     conf = {"spark.sql.warehouse.dir": str(folder / "spark-warehouse")}

@@ -1,0 +1,147 @@
+"""Keys under which statements are written once: in memory, among callers at once, and from the log."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from gateway.catalog.changes import Operation, WriteContext
+from gateway.errors import CancelledError, OutcomeUnknownError, RequestError
+from gateway.lake.commits import CommitNote, StatementNote
+from gateway.lake.id_sets import IdSet
+from gateway.lake.idempotency import Answers, digest_of
+from gateway.lake.pending import Committed
+from gateway.lake.staging import StagedRows, StagingFolder
+from gateway.lake.storage import Folder
+from gateway.settings import StagingSettings
+
+HOUR = 3_600
+
+
+class Log:
+    """A table's log in which only notes are written, and a clock."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.now = 1_000_000.0
+        self.newest = -1
+
+    def add(self, *notes: StatementNote) -> None:
+        self.newest += 1
+        info = {"timestamp": int(self.now * 1000), "userMetadata": CommitNote(notes).encode()}
+        (self._folder / f"{self.newest:020}.json").write_text(json.dumps({"commitInfo": info}) + "\n")
+
+    def answers(self) -> Answers:
+        """As a gateway that just started has them."""
+        return Answers(Folder.open(str(self._folder)), lambda: self.newest, HOUR, lambda: self.now)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return Log(tmp_path)
+
+
+def of(key: str | None, caller: str = "me", is_cancelled: Callable[[], bool] = lambda: False) -> WriteContext:
+    return WriteContext(caller, idempotency_key=key, is_cancelled=is_cancelled)
+
+
+def never() -> Committed:
+    raise AssertionError("it was written before")
+
+
+def test_a_key_is_written_once_and_answered_alike(log: Log) -> None:
+    answers = log.answers()
+    first = Committed(3, 7, IdSet.span(10, 3))
+    assert answers.find(of("key")) is None
+    assert answers.once(of("key"), "digest", lambda: first) is first
+    assert answers.once(of("key"), "digest", never) is first
+    assert answers.find(of("key")) is first
+    assert answers.find(of(None)) is None
+
+
+def test_a_key_belongs_to_its_caller_and_to_what_was_written(log: Log) -> None:
+    answers = log.answers()
+    answers.once(of("key"), "digest", lambda: Committed(1, 1))
+    assert answers.once(of("key", "other"), "another digest", lambda: Committed(2, 2)) == Committed(2, 2)
+    with pytest.raises(RequestError, match="'key' was used with another statement"):
+        answers.once(of("key"), "another digest", never)
+
+
+def test_answers_survive_a_restart_for_as_long_as_the_window(log: Log) -> None:
+    log.add(StatementNote("insert", "me", 3, ids="4:6", key="old", digest="d"))
+    log.now += HOUR - 1
+    log.add(StatementNote("update", "me", 1, ids="4", key="new", digest="d"), StatementNote("insert", "you", 9))
+    answers = log.answers()
+    assert answers.find(of("old")) == Committed(3, 0, IdSet.span(4, 3))
+    assert answers.once(of("new"), "d", never) == Committed(1, 1, IdSet.of([4]))
+    log.now += 2
+    assert log.answers().find(of("old")) is answers.find(of("old")) is None
+    assert answers.find(of("new")) == log.answers().find(of("new")) == Committed(1, 1, IdSet.of([4]))
+
+
+def test_what_failed_may_be_tried_again_and_what_landed_after_all_is_found(log: Log) -> None:
+    answers = log.answers()
+
+    def fail() -> Committed:
+        raise RequestError("no")
+
+    def land_unseen() -> Committed:
+        log.add(StatementNote("insert", "me", 1, key="lost", digest="d"))
+        raise OutcomeUnknownError("unknown")
+
+    with pytest.raises(RequestError, match="no"):
+        answers.once(of("key"), "d", fail)
+    assert answers.once(of("key"), "d", lambda: Committed(1, 5)).version == 5
+    with pytest.raises(OutcomeUnknownError):
+        answers.once(of("lost"), "d", land_unseen)
+    assert answers.once(of("lost"), "d", never) == Committed(1, 0)
+
+
+def test_who_comes_while_the_first_is_on_its_way_waits_for_it(log: Log) -> None:
+    answers = log.answers()
+    started, go_on, gone = threading.Event(), threading.Event(), threading.Event()
+
+    def write() -> Committed:
+        started.set()
+        assert go_on.wait(30)
+        return Committed(1, 1)
+
+    with ThreadPoolExecutor(3) as threads:
+        first = threads.submit(answers.once, of("key"), "d", write)
+        assert started.wait(30)
+        second = threads.submit(answers.once, of("key"), "d", never)
+        third = threads.submit(answers.once, of("key", is_cancelled=gone.is_set), "d", never)
+        with pytest.raises(RequestError, match="another statement"):
+            answers.once(of("key"), "other", never)
+        gone.set()
+        with pytest.raises(CancelledError):
+            third.result(30)
+        assert not second.done()
+        go_on.set()
+        assert first.result(30) == second.result(30) == Committed(1, 1)
+
+
+def test_a_digest_is_of_rows_and_not_of_batches(tmp_path: Path) -> None:
+    staging = StagingFolder(StagingSettings(folder=str(tmp_path), memory_rows=10_000))
+    rows = pa.table({"k": pa.array(range(30_000)), "v": [None if n % 7 == 0 else str(n) for n in range(30_000)]})
+
+    def digest(table: pa.Table, size: int, operation: Operation = Operation.INSERT) -> str:
+        staged = StagedRows(staging, table.schema)
+        for start in range(0, table.num_rows, size):
+            staged.add(table.slice(start, size))
+        staged.finish()
+        found = digest_of(operation, ("k", "v"), staged)
+        staged.release()
+        return found
+
+    whole = digest(rows, 30_000)
+    assert whole == digest(rows, 2_048) == digest(rows, 1_000)
+    assert whole != digest(rows.slice(1), 2_048)
+    assert whole != digest(rows, 2_048, Operation.UPDATE)
+    staging.close()
