@@ -50,6 +50,7 @@ class ChangeSet:
     first_new: int | None = None
     mark: int | None = None  # the highest id ever given, where the log does not say so yet
     unchanged_since: int | None = None
+    is_blind: bool = False  # new rows are added without a look at the table, so that appends by others do not conflict
 
     @property
     def compares(self) -> bool:

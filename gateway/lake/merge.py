@@ -122,7 +122,7 @@ def _last_of_each(frame: Any) -> Any:
 def _condition(schema: TableSchema, change: ChangeSet) -> Any:
     from pyspark.sql import functions
 
-    if schema.rowid is None:
+    if schema.rowid is None or change.is_blind:
         return functions.lit(False)
     stored = functions.col(f"t.{quoted(schema.rowid.name)}")
     return (stored == functions.col(f"s.{ROWID_FIELD}")) & _pruning(stored, change)
@@ -148,7 +148,7 @@ def _clauses(builder: Any, schema: TableSchema, change: ChangeSet) -> Any:
     if schema.rowid is None:
         return builder.whenNotMatchedInsert(values=values)
     rowid = quoted(schema.rowid.name)
-    if Operation.INSERT in change.operations:
+    if Operation.INSERT in change.operations and not change.is_blind:
         # An id that is already in the snapshot MERGE reads is no conflict for Delta: without this branch the
         # new row would silently be left out.
         builder = builder.whenMatchedUpdate(_is(change, Operation.INSERT), set={rowid: _raise(ROW_ID_TAKEN)})

@@ -79,9 +79,12 @@ def prepare_undo(session: Any, head: LogSnapshot, log: Folder, undoing: Undoing)
     if head.schema.rowid is None:
         raise PreconditionError(f"table '{head.table}' has no row ids: what was written into it cannot be undone")
     spans = _plan(session, head, written)
-    bounds = check_undo(session, head, spans)
+    bounds, rows = check_undo(session, head, spans)
+    if not rows:
+        prepared.settled[undoing] = Committed(0, None)
+        return prepared
     highest = highest_row_id(head)
-    prepared.members[undoing] = Committed(0, None)
+    prepared.members[undoing] = Committed(rows, None)
     prepared.change = ChangeSet(
         spans,
         frozenset(Operation),
@@ -175,8 +178,8 @@ def _aliased(schema: TableSchema, prefix: str) -> list[Any]:
     return [functions.col(quoted(column.name)).alias(f"{prefix}{place}") for place, column in enumerate(schema.columns)]
 
 
-def check_undo(session: Any, head: LogSnapshot, spans: Sequence[Span]) -> Range:
-    """Raise a ConflictError when somebody else changed one of the rows since; the range their ids lie in."""
+def check_undo(session: Any, head: LogSnapshot, spans: Sequence[Span]) -> tuple[Range, int]:
+    """The range that the rows' ids lie in, and their number; a ConflictError when others changed one of them since."""
     from pyspark.sql import functions
 
     source = undo_source(session, head, spans)
@@ -188,13 +191,18 @@ def check_undo(session: Any, head: LogSnapshot, spans: Sequence[Span]) -> Range:
     for index, column in enumerate(compared_columns(head.schema)):
         changed |= differs(f"c{head.schema.columns.index(column)}", old_name(index), column.type)
     clash = functions.when(functions.col(IS_CHECKED), ~now | changed).otherwise(now)
-    bounds = (
+    low, high, rows, has_clash = (
         source.join(current, ROWID_FIELD, "left")
-        .agg(functions.min(ROWID_FIELD), functions.max(ROWID_FIELD), functions.max(clash.cast("int")))
+        .agg(
+            functions.min(ROWID_FIELD),
+            functions.max(ROWID_FIELD),
+            functions.count(functions.lit(1)),
+            functions.max(clash.cast("int")),
+        )
         .collect()[0]
     )
-    if bounds[2]:
+    if has_clash:
         raise ConflictError(
             f"table '{head.table}': rows of the transaction were changed by others since; nothing was undone"
         )
-    return (0, -1) if bounds[0] is None else (bounds[0], bounds[1])
+    return (low, high), rows

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import structlog
 
+from gateway.catalog.changes import Operation
 from gateway.errors import (
     CancelledError,
     ConflictError,
@@ -45,6 +46,12 @@ from gateway.settings import StagingSettings, WriteSettings
 from gateway.telemetry import metrics
 
 log = structlog.get_logger(__name__)
+
+
+# A MERGE of new rows looks whether their ids are taken, and any commit by others meanwhile makes it fail. After so
+# many tries it does not look any more: ids are given by this gateway alone, whose mark in the log makes the MERGE
+# fail if another one gave some. Only a foreign job that writes ids of its own, in that very moment, could double one.
+_CAREFUL_TRIES = 3
 
 
 class _NotLandedError(Exception):
@@ -88,9 +95,11 @@ class TableWriter:
         """Write a group until it lands or has failed for good."""
         outcomes: dict[Work, Outcome] = {}
         deadline = time.monotonic() + self._settings.retry_seconds
+        tries = 0
         while group := [work for work in group if not _is_cancelled(work, outcomes)]:
             try:
-                prepared = self._attempt(group)
+                tries += 1
+                prepared = self._attempt(group, in_spite_of_appends=tries > _CAREFUL_TRIES)
             except _NotLandedError:
                 if time.monotonic() > deadline:
                     waited = f"{self._settings.retry_seconds:g} s"
@@ -112,7 +121,7 @@ class TableWriter:
         middle = len(group) // 2
         return {**self._commit_group(group[:middle]), **self._commit_group(group[middle:])}
 
-    def _attempt(self, group: Sequence[Work]) -> Prepared:
+    def _attempt(self, group: Sequence[Work], *, in_spite_of_appends: bool) -> Prepared:
         """One try; what it prepared, with the versions filled in."""
         self._settle_earlier()
         head = self._snapshots.current()
@@ -122,7 +131,8 @@ class TableWriter:
         note = CommitNote(tuple(work.note(done) for work, done in prepared.members.items()))
         started, jvm = time.monotonic(), self._spark.jvm
         try:
-            version, affected = self._merge(head, prepared.change, note)
+            is_blind = in_spite_of_appends and prepared.change.operations == {Operation.INSERT}
+            version, affected = self._merge(head, replace(prepared.change, is_blind=is_blind), note)
         except (GatewayError, _NotLandedError):
             raise
         except Exception as error:  # py4j, Spark and Delta each raise their own
@@ -172,6 +182,8 @@ class TableWriter:
             return version, affected_in(self._log, version)
         if explained.failure in (Failure.ROW_ID_TAKEN, Failure.CONFLICT):
             raise _NotLandedError
+        if explained.failure is Failure.OTHER and self._snapshots.current().schema != head.schema:
+            raise _NotLandedError  # a column it meant was changed meanwhile; the next look will say so
         if not is_final:
             log.error("merge_outcome_unknown", table=self._table, commit=note.id)
             self._unsettled = _Unsettled(note, head.version, jvm)
