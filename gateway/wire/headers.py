@@ -20,6 +20,7 @@ TRANSACTION = "airport-transaction-id"
 CONTRACT_TRANSACTION = "x-transaction-id"
 OPERATION = "airport-operation"
 RETURN_CHUNKS = "return-chunks"
+IDEMPOTENCY_KEY = "deltaport-idempotency-key"
 LIST_CATALOG = "airport-list-flights-filter-catalog"
 LIST_SCHEMA = "airport-list-flights-filter-schema"
 
@@ -38,6 +39,7 @@ class CallHeaders:
     user_agent: str | None = None
     operation: str | None = None
     returning: bool = False
+    idempotency_key: str | None = None
     list_catalog: str | None = None
     list_schema: str | None = None
 
@@ -53,6 +55,7 @@ def parse_headers(headers: Mapping[str, Sequence[str | bytes]]) -> CallHeaders:
         user_agent=_first(headers, USER_AGENT),
         operation=_first(headers, OPERATION),
         returning=_first(headers, RETURN_CHUNKS) == "1",
+        idempotency_key=_first(headers, IDEMPOTENCY_KEY) or None,
         list_catalog=_first(headers, LIST_CATALOG),
         list_schema=_first(headers, LIST_SCHEMA),
     )
