@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -29,6 +29,7 @@ from gateway.lake.spark import Spark, State
 from gateway.lake.staging import StagingFolder
 from gateway.lake.storage import Folder
 from gateway.lake.warehouse import Warehouse
+from gateway.lake.writer_lock import WriterLocks
 from gateway.settings import CatalogSettings, Settings
 from gateway.telemetry import metrics
 from gateway.transactions.manager import TransactionManager
@@ -43,6 +44,7 @@ class Lake:
     spark: Spark
     staging: StagingFolder
     transactions: TransactionManager
+    writer_locks: WriterLocks
     catalogs: Catalogs
     refreshers: ThreadPoolExecutor
 
@@ -71,14 +73,18 @@ def build_lake(settings: Settings, spark: Spark | None = None) -> Lake:
         readers, spark, staging, settings.write, settings.rowids.column, settings.scan.statistics, landed
     )
 
-    def open_table(name: TableName, folder: Folder) -> DeltaTable:
-        return DeltaTable(name, folder, tools)
+    roots = {name: _root(part) for name, part in settings.catalogs.items()}
+    locks = WriterLocks(spark, roots)
+
+    def catalog(name: str, part: CatalogSettings) -> Catalog:
+        guarded = replace(tools, writer_lock=locks.of(name))
+        return _catalog(name, part, roots[name], lambda table, folder: DeltaTable(table, folder, guarded), executor)
 
     catalogs = Catalogs(
-        [_catalog(name, part, open_table, executor) for name, part in settings.catalogs.items()],
+        [catalog(name, part) for name, part in settings.catalogs.items()],
         next((name for name, part in settings.catalogs.items() if part.default), None),
     )
-    return Lake(settings, spark, staging, transactions, catalogs, executor)
+    return Lake(settings, spark, staging, transactions, locks, catalogs, executor)
 
 
 def build_service(settings: Settings, spark: Spark | None = None) -> Service:
@@ -104,11 +110,10 @@ def build_service(settings: Settings, spark: Spark | None = None) -> Service:
 def _catalog(
     name: str,
     settings: CatalogSettings,
+    root: Folder | None,
     open_table: Callable[[TableName, Folder], DeltaTable],
     executor: ThreadPoolExecutor,
 ) -> Catalog:
-    root = None if settings.warehouse is None else Folder.open(settings.warehouse)
-
     def run_all(jobs: Iterable[Callable[[], None]]) -> None:
         for future in [executor.submit(job) for job in jobs]:
             future.result()
@@ -117,6 +122,10 @@ def _catalog(
     first_version = time.time_ns() // 1_000_000
     warehouse = Warehouse(root, settings.tables, open_table)
     return Catalog(check_name("catalog", name), warehouse, first_version, run_all, settings.description)
+
+
+def _root(settings: CatalogSettings) -> Folder | None:
+    return None if settings.warehouse is None else Folder.open(settings.warehouse)
 
 
 def _show_spark_state(state: State) -> None:
