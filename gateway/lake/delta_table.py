@@ -111,6 +111,10 @@ class DeltaTable:
     def name(self) -> TableName:
         return self._name
 
+    @property
+    def log_folder(self) -> Folder:
+        return self._log
+
     def describe(self) -> Description:
         if self._description is None:
             self.refresh()

@@ -152,6 +152,7 @@ def test_a_second_gateway_reads_and_takes_over_only_when_the_jvm_of_the_first_is
             assert time.monotonic() < deadline
             time.sleep(0.2)
     assert _keys(table) == [0, 1, 4, 5, 6]
-    assert f"pid {_children(second._process.pid)[0]} " in (
-        tmp_path / "warehouse" / "_deltaport" / "writer.lock"
-    ).read_text()
+    assert (
+        f"pid {_children(second._process.pid)[0]} "
+        in (tmp_path / "warehouse" / "_deltaport" / "writer.lock").read_text()
+    )
