@@ -110,7 +110,8 @@ class TransactionManager:
     ) -> None:
         self._settings = settings
         self._clock = clock
-        self._wall_clock = wall_clock
+        # Issue times go on with the monotonic clock: a wall clock that is set back would make new ids look old.
+        self._started_ms, self._started = wall_clock() * 1000, clock()
         self._find_in_log = find_in_log
         self._ids = TransactionIds(settings.secret.get_secret_value() if settings.secret else None)
         self._lock = threading.Lock()
@@ -337,7 +338,7 @@ class TransactionManager:
         self._forgotten_until_ms = max(self._forgotten_until_ms, dropped.id.issued_ms)
 
     def _now_ms(self) -> int:
-        return int(self._wall_clock() * 1000)
+        return int(self._started_ms + (self._clock() - self._started) * 1000)
 
 
 def _view_of(snapshot: Pinnable) -> TableView:

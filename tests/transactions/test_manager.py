@@ -155,6 +155,13 @@ def test_an_idle_transaction_reads_anew_and_changes_nothing(manager: Transaction
         opens(manager, identity)
 
 
+def test_a_wall_clock_that_is_set_back_makes_no_new_id_look_old(clock: Clock) -> None:
+    wall = iter([5_000.0, 1_000.0, 1_000.0])
+    manager = TransactionManager(TransactionSettings(), clock, lambda: next(wall))
+    clock.now += 1
+    opens(manager, manager.begin())
+
+
 def test_beyond_the_limit_the_longest_unused_reader_goes_and_writers_stay(
     manager: TransactionManager, clock: Clock
 ) -> None:
