@@ -29,9 +29,7 @@ class WriteContexts:
         view = self._transactions.touch(transaction, table.name.key, table.current)
         if view.identity is not None and table.current().identity != view.identity:
             raise ConflictError(f"table '{table.name}' was replaced by another one meanwhile; start a new transaction")
-        return WriteContext(
-            ANONYMOUS, transaction, view.read_version, view.base, view.own, is_cancelled=is_cancelled
-        )
+        return WriteContext(ANONYMOUS, transaction, view.read_version, view.base, view.own, is_cancelled=is_cancelled)
 
     def of_caller(
         self, headers: CallHeaders, table: Readable, command: Command, is_cancelled: Callable[[], bool]

@@ -68,7 +68,9 @@ def build_lake(settings: Settings, spark: Spark | None = None) -> Lake:
 
     def find_in_log(transaction: TransactionId, issued_ms: int) -> dict[Hashable, Undone | None]:
         tables = [table for catalog in catalogs for table in catalog.listing().tables.values()]
-        logs = {table.name.key: table.log_folder for table in tables if isinstance(table, DeltaTable)}
+        logs: dict[Hashable, Folder] = {
+            table.name.key: table.log_folder for table in tables if isinstance(table, DeltaTable)
+        }
         return traces_of(logs, transaction, issued_ms)
 
     transactions = TransactionManager(settings.transactions, find_in_log=find_in_log)

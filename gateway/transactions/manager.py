@@ -70,22 +70,17 @@ class Status:
 
 
 @dataclass(slots=True)
-class _Table:
-    view: TableView
-    undone: Undone | None = None
-
-
-@dataclass(slots=True)
 class _Transaction:
     id: ParsedId
     last_used: float
     is_renewed: bool  # it was forgotten meanwhile: what it read before is not known any more
+    is_unclear: bool  # it may have written what is not told here: only the log can say
     state: State = State.ACTIVE
     owner: Owner | None = None
     last_write: float | None = None
-    is_unclear: bool = False  # a statement ended that may or may not have been written
     is_undoing: bool = False
-    tables: dict[Hashable, _Table] = field(default_factory=dict)
+    tables: dict[Hashable, TableView] = field(default_factory=dict)
+    undone: dict[Hashable, Undone] = field(default_factory=dict)
 
     def apply(self, event: Event) -> None:
         try:
@@ -94,8 +89,8 @@ class _Transaction:
             raise _not_active(self.id.id, self.state) from None
 
     @property
-    def undone(self) -> dict[Hashable, Undone]:
-        return {key: table.undone for key, table in self.tables.items() if table.undone is not None}
+    def status(self) -> Status:
+        return Status(self.state, dict(self.undone))
 
 
 class TransactionManager:
@@ -164,10 +159,10 @@ class TransactionManager:
         with self._lock:
             known = self._touch(parsed)
             if table in known.tables:
-                return known.tables[table].view
+                return known.tables[table]
         view = _view_of(newest())  # looks at the log: not under the lock
         with self._lock:
-            return self._touch(parsed).tables.setdefault(table, _Table(view)).view
+            return self._touch(parsed).tables.setdefault(table, view)
 
     def wrote(
         self, transaction: str | None, table: Hashable, version: int | None, own_ids: Container[int] = ()
@@ -183,9 +178,9 @@ class TransactionManager:
                 return
             known.last_write = self._clock()
             # A table that it never read has no older base: nothing was computed from it.
-            seen = known.tables.setdefault(table, _Table(TableView(version, version)))
-            own = (*seen.view.own, OwnWrite(version, own_ids))
-            seen.view = TableView(seen.view.base, max(version, seen.view.read_version), seen.view.identity, own)
+            seen = known.tables.get(table, TableView(version, version))
+            own = (*seen.own, OwnWrite(version, own_ids))
+            known.tables[table] = replace(seen, read_version=max(version, seen.read_version), own=own)
             self._readers.pop(parsed.id, None)
             self._writers[parsed.id] = known
 
@@ -231,17 +226,23 @@ class TransactionManager:
                 known.is_undoing = False
         with self._lock:
             known.apply(Event.ROLLBACK)
-            return Status(known.state, known.undone)
+            return known.status
 
     def _undo(self, known: _Transaction, undo: Undo) -> None:
-        if known.is_unclear:
-            for key in self._find_in_log(known.id.id, known.id.issued_ms):
-                self.wrote(known.id.id, key, 0)
-        for key, table in list(known.tables.items()):
-            if table.view.own and table.undone is None:
-                table.undone = undone = undo(key)
-                newest = max(table.view.read_version, undone.version or 0)
-                table.view = replace(table.view, read_version=newest)
+        written = [key for key, view in known.tables.items() if view.own]
+        if known.is_unclear and (found := self._find_in_log(known.id.id, known.id.issued_ms)):
+            written.extend(found)
+            with self._lock:
+                known.apply(Event.WROTE)
+        for key in dict.fromkeys(written):
+            if key not in known.undone:
+                known.undone[key] = undone = undo(key)
+                self._read_from(known, key, undone.version)
+
+    def _read_from(self, known: _Transaction, table: Hashable, version: int | None) -> None:
+        with self._lock:
+            if version is not None and table in known.tables:
+                known.tables[table] = replace(known.tables[table], read_version=version)
 
     def _rollback_from_log(self, parsed: ParsedId, undo: Undo) -> Status:
         """Of a transaction that is forgotten the log still knows what it wrote."""
@@ -272,7 +273,7 @@ class TransactionManager:
             return Status(State.COMMITTED, {key: undone for key, undone in found.items() if undone is not None})
         with self._lock:
             known = self._known(parsed)
-            return None if known is None else Status(known.state)
+            return None if known is None else known.status
 
     def _status_in_memory(self, parsed: ParsedId) -> Status | None:
         """None when only the log can say."""
@@ -280,7 +281,7 @@ class TransactionManager:
             known = self._known(parsed)
             if known is not None:
                 is_sure = known.state is not State.ACTIVE or not known.is_unclear
-                return Status(known.state, known.undone) if is_sure else None
+                return known.status if is_sure else None
             is_new = parsed.is_genuine and not self._may_be_forgotten(parsed)
             return Status(State.ACTIVE) if is_new else None
 
@@ -313,7 +314,8 @@ class TransactionManager:
         kind = self._writers if parsed.id in self._writers else self._readers
         known = kind.get(parsed.id)
         if known is None:
-            known = kind[parsed.id] = _Transaction(parsed, now, self._may_be_forgotten(parsed))
+            is_renewed = self._may_be_forgotten(parsed)
+            known = kind[parsed.id] = _Transaction(parsed, now, is_renewed, is_unclear=is_renewed)
         known.last_used = now
         kind.move_to_end(parsed.id)
         self._forget()

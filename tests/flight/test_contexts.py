@@ -52,10 +52,10 @@ def test_a_json_change_in_a_transaction_is_computed_from_what_the_transaction_re
 ) -> None:
     identity = transactions.begin()
     transactions.touch(identity, table.name.key, lambda: table.at(0))
-    transactions.wrote(identity, table.name.key, 1, "ids")
+    transactions.wrote(identity, table.name.key, 1, {7})
     context = WriteContexts(transactions).of_caller(CallHeaders(transaction=identity), table, command, never)
     assert (context.transaction, context.read_version, context.conflict_base) == (identity, 1, 0)
-    assert context.own == (OwnWrite(1, "ids"),)
+    assert context.own == (OwnWrite(1, {7}),)
 
 
 def test_a_json_change_brings_its_own_base_or_none(transactions: TransactionManager, table: MemoryTable) -> None:
@@ -63,7 +63,7 @@ def test_a_json_change_brings_its_own_base_or_none(transactions: TransactionMana
     given = UpdateCommand(schema="s", table="t", row_ids=(1,), read_version=1)
     for headers in (CallHeaders(), CallHeaders(transaction=transactions.begin()), CallHeaders(transaction="foreign")):
         context = contexts.of_caller(headers, table, given, never)
-        assert (context.transaction, context.read_version, context.conflict_base) == (headers.transaction, 1, 1)
+        assert (context.transaction, context.read_version, context.conflict_base) == (headers.transaction, 1, None)
     free = contexts.of_caller(CallHeaders(), table, UPDATE, never)
     assert (free.read_version, free.conflict_base) == (None, None)
     with pytest.raises(PreconditionError, match="is not known"):

@@ -54,7 +54,7 @@ def opens(manager: TransactionManager, transaction: str, *, once: bool = False, 
     manager.open_statement(transaction, SOMEBODY, once=once, changes_rows=changes_rows)
 
 
-def never(_transaction: str, _table: Hashable, _own: tuple[OwnWrite, ...]) -> Undone:
+def never(_table: Hashable) -> Undone:
     raise AssertionError("nothing was written")
 
 
@@ -214,7 +214,7 @@ def test_a_begin_block_goes_on_after_its_first_write_and_a_contract_transaction_
 def test_a_manual_transaction_takes_statements_until_it_is_ended(manager: TransactionManager) -> None:
     for end, state in (
         (manager.commit, "committed"),
-        (lambda transaction: manager.rollback(transaction, lambda *_: Undone("s.t", 2, 1)), "aborted"),
+        (lambda transaction: manager.rollback(transaction, lambda _table: Undone(1, 2)), "aborted"),
     ):
         identity = manager.begin(manual=True)
         manager.failed(identity)
@@ -246,26 +246,24 @@ def test_commit_and_rollback_may_be_said_again(manager: TransactionManager) -> N
 def test_a_rollback_takes_back_each_table_once(manager: TransactionManager) -> None:
     identity = manager.begin()
     manager.touch(identity, "read", at(1))
-    manager.wrote(identity, "t", 3, (0, 0))
-    manager.wrote(identity, "t", 5, (7, 9))
-    manager.wrote(identity, "u", 4, (1, 1))
-    asked: list[tuple[Hashable, tuple[OwnWrite, ...]]] = []
+    for table, version in (("t", 3), ("t", 5), ("u", 4)):
+        manager.wrote(identity, table, version)
+    asked: list[Hashable] = []
 
-    def undo(_transaction: str, table: Hashable, own: tuple[OwnWrite, ...]) -> Undone:
-        if table == "u" and len(asked) == 1:
-            asked.append((table, ()))
+    def undo(table: Hashable) -> Undone:
+        asked.append(table)
+        if asked == ["t", "u"]:
             raise ConflictError("others changed it")
-        asked.append((table, own))
-        return Undone(str(table), 10 + len(asked), len(own))
+        return Undone(len(asked), 10)
 
     with pytest.raises(ConflictError):
         manager.rollback(identity, undo)
-    done = Status(State.COMMITTED, (Undone("t", 11, 2), Undone("u", 13, 1)))
+    done = Status(State.COMMITTED, {"t": Undone(1, 10), "u": Undone(3, 10)})
     assert manager.rollback(identity, undo) == done
     assert manager.rollback(identity, never) == done
     assert manager.status(identity) == done
-    assert [table for table, _ in asked] == ["t", "u", "u"]
-    assert asked[0][1] == (OwnWrite(3, (0, 0)), OwnWrite(5, (7, 9)))
+    assert asked == ["t", "u", "u"]
+    assert reads(manager, identity, 99) == 10  # it sees the table without what was taken back
     with pytest.raises(PreconditionError, match=r"is not active \(state: committed\)$"):
         opens(manager, identity)
 
@@ -274,12 +272,27 @@ def test_one_rollback_runs_at_a_time(manager: TransactionManager) -> None:
     identity = manager.begin()
     manager.wrote(identity, "t", 3)
 
-    def undo(*_: object) -> Undone:
+    def undo(_table: Hashable) -> Undone:
         with pytest.raises(UnavailableError, match="is being taken back; try again"):
             manager.rollback(identity, never)
-        return Undone("t", 4, 1)
+        return Undone(1, 4)
 
-    assert manager.rollback(identity, undo).undone == (Undone("t", 4, 1),)
+    assert manager.rollback(identity, undo).undone == {"t": Undone(1, 4)}
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_of_a_statement_whose_outcome_is_unclear_the_log_tells(clock: Clock, landed: bool) -> None:
+    found = {"t": None} if landed else {}
+    manager = TransactionManager(TransactionSettings(), clock, clock, lambda _transaction, _issued_ms: found)
+    identity = manager.begin()
+    reads(manager, identity, 3)
+    manager.unclear(identity)
+    assert manager.status(identity) == Status(State.COMMITTED if landed else State.ACTIVE)
+    if landed:
+        told = Status(State.COMMITTED, {"t": Undone(1, 9)})
+        assert manager.rollback(identity, lambda _table: Undone(1, 9)) == told
+    else:
+        assert manager.rollback(identity, never) == Status(State.ABORTED)
 
 
 def test_a_reader_in_use_is_not_pushed_out_by_writers(manager: TransactionManager, clock: Clock) -> None:
@@ -315,20 +328,24 @@ def test_after_a_restart_the_log_tells_what_was_committed(clock: Clock, secret: 
     clock.now += 1
     asked: list[tuple[str, int]] = []
 
-    def find_in_log(transaction: str, issued_ms: int) -> State | None:
+    def find_in_log(transaction: str, issued_ms: int) -> dict[Hashable, Undone | None]:
         asked.append((transaction, issued_ms))
-        return State.COMMITTED if transaction == wrote else None
+        return {"t": None, "u": Undone(2, 5)} if transaction == wrote else {}
 
     manager = TransactionManager(settings, clock, clock, find_in_log)
-    assert manager.status(wrote) == Status(State.COMMITTED)
+    assert manager.status(wrote) == Status(State.COMMITTED, {"u": Undone(2, 5)})
     assert manager.status(only_read) is None
     assert asked == [(wrote, 1_000_000_000), (only_read, 1_000_000_000)]
     assert manager.commit(wrote) is State.COMMITTED
+    done = {"t": Undone(1, 9), "u": Undone(1, 9)}
+    assert manager.rollback(wrote, lambda _table: Undone(1, 9)) == Status(State.COMMITTED, done)
     for end in (manager.commit, lambda transaction: manager.rollback(transaction, never)):
         with pytest.raises(PreconditionError, match="is not known any more"):
             end(only_read)
     with pytest.raises(PreconditionError, match="is not known"):
         opens(manager, wrote)
+    reads(manager, wrote, 7)  # reading makes no other transaction of it
+    assert manager.status(wrote) == Status(State.COMMITTED, {"u": Undone(2, 5)})
     asked.clear()
     assert manager.status("tx-foreign") is None
     assert asked == []  # what no gateway issued is not looked for
