@@ -106,6 +106,7 @@ class LimitSettings(_Section):
 
 
 class TransactionSettings(_Section):
+    enabled: bool = True
     idle_seconds: Seconds = 3600
     limit: Positive = 100_000
     secret: SecretStr | None = None

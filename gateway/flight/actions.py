@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,13 +14,13 @@ from gateway.flight.browsing import DATABASES_TICKET, Browsing, is_databases
 from gateway.flight.puts import Puts
 from gateway.flight.scans import REUSE_CONNECTION, Scans
 from gateway.flight.statistics import statistics_reply
+from gateway.flight.transactions import TransactionActions
 from gateway.settings import LimitSettings
-from gateway.transactions.manager import TransactionManager
 from gateway.wire.headers import CallHeaders
-from gateway.wire.json_dialect import decode_status
+from gateway.wire.json_dialect import is_json
 from gateway.wire.listing import encode_version
 from gateway.wire.messages import CatalogRequest, EndpointsRequest, FlightInfoRequest, StatisticsRequest
-from gateway.wire.packing import Fields, pack
+from gateway.wire.packing import pack
 
 IsCancelled = Callable[[], bool]
 Handler = Callable[[CallHeaders, bytes], bytes]
@@ -29,8 +28,11 @@ Handler = Callable[[CallHeaders, bytes], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Action:
+    """With `has_json`, a call in JSON is answered, and its errors told, as JSON callers expect."""
+
     description: str
     handle: Handler
+    has_json: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +50,20 @@ class Actions:
         browsing: Browsing,
         scans: Scans,
         puts: Puts,
-        transactions: TransactionManager,
+        transactions: TransactionActions,
         limits: LimitSettings,
     ) -> None:
         self._catalogs = catalogs
         self._browsing = browsing
         self._scans = scans
-        self._transactions = transactions
         self._limits = limits
         self._table: dict[str, Action | JsonAction] = {
             "list_schemas": Action("Every schema and table of a catalog", self._list_schemas),
             "catalog_version": Action("A number that moves when the catalog changes", self._catalog_version),
-            "create_transaction": Action("An id under which statements read one version", self._create_transaction),
-            "get_transaction_status": Action("What became of a transaction", self._transaction_status),
+            "create_transaction": Action("An id under which statements read one version", transactions.create, True),
+            "commit_transaction": Action("Ends a transaction", transactions.commit, True),
+            "rollback_transaction": Action("Takes back what a transaction wrote", transactions.rollback, True),
+            "get_transaction_status": Action("What became of a transaction", transactions.status, True),
             "endpoints": Action("Where to read a table: tickets for DoGet", self._endpoints),
             "flight_info": Action("A table at a version or time", self._flight_info),
             "column_statistics": Action("Bounds of a column, from the Delta log", self._column_statistics),
@@ -74,9 +77,12 @@ class Actions:
         """The name where it is known, else a fixed word: names from outside never become metric labels."""
         return name if name in self._table else "unknown"
 
-    def path(self, name: str) -> Path:
+    def path(self, name: str, body: bytes) -> Path:
         """How this action's errors travel."""
-        return Path.JSON if isinstance(self._table.get(name), JsonAction) else Path.ACTION
+        action = self._table.get(name)
+        if isinstance(action, Action) and not (action.has_json and is_json(body)):
+            return Path.ACTION
+        return Path.ACTION if action is None else Path.JSON
 
     def run(self, name: str, headers: CallHeaders, body: bytes, is_cancelled: IsCancelled) -> bytes:
         action = self._table.get(name)
@@ -94,23 +100,6 @@ class Actions:
     def _catalog_version(self, _headers: CallHeaders, body: bytes) -> bytes:
         catalog = self._catalogs.get(CatalogRequest.decode("catalog_version", body).catalog)
         return pack(encode_version(catalog.version))
-
-    def _create_transaction(self, _headers: CallHeaders, body: bytes) -> bytes:
-        # Two dialects share the action; the answer is in the encoding of the request.
-        identity = self._transactions.begin()
-        if not body or body.lstrip()[:1] == b"{":
-            return json.dumps({"status": "success", "transaction_id": identity}).encode()
-        self._catalogs.get(CatalogRequest.decode("create_transaction", body).catalog)
-        return pack({"identifier": identity})
-
-    def _transaction_status(self, _headers: CallHeaders, body: bytes) -> bytes:
-        is_json = body.lstrip()[:1] == b"{"
-        identity = (
-            decode_status(body) if is_json else Fields.unpack("get_transaction_status", body).text("transaction_id")
-        )
-        state = self._transactions.state(identity)
-        reply = {"status": "" if state is None else state.value, "exists": state is not None}
-        return json.dumps(reply).encode() if is_json else pack(reply)
 
     def _endpoints(self, headers: CallHeaders, body: bytes) -> bytes:
         request = EndpointsRequest.decode("endpoints", body)

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 
 from gateway.catalog.capabilities import Readable
 from gateway.catalog.changes import WriteContext
-from gateway.errors import OutcomeUnknownError
-from gateway.transactions.manager import TransactionManager
+from gateway.errors import ConflictError, OutcomeUnknownError
+from gateway.transactions.manager import Owner, TransactionManager
 from gateway.wire.headers import CallHeaders
+from gateway.wire.json_dialect import Command, InsertCommand
 
 ANONYMOUS = "anonymous"
 
@@ -21,25 +22,25 @@ class WriteContexts:
     def of_transaction(
         self, headers: CallHeaders, table: Readable, is_cancelled: Callable[[], bool], *, changes_rows: bool
     ) -> WriteContext:
-        """In a transaction, the rows to change must still be what they were at the version its scans read."""
-        read_version = None
-        if headers.transaction:
-            self._check(headers, changes_rows=changes_rows)
-        if changes_rows and headers.transaction:
-            read_version = self._transactions.read_version(
-                headers.transaction, table.name.key, lambda: table.current().version
-            )
-        return WriteContext(ANONYMOUS, headers.transaction, read_version, is_cancelled=is_cancelled)
+        """In a transaction, the rows to change must still be what they were when it met the table."""
+        transaction = self._open(headers, changes_rows=changes_rows)
+        if transaction is None or not changes_rows:
+            return WriteContext(ANONYMOUS, transaction, is_cancelled=is_cancelled)
+        view = self._transactions.touch(transaction, table.name.key, table.current)
+        if view.identity is not None and table.current().identity != view.identity:
+            raise ConflictError(f"table '{table.name}' was replaced by another one meanwhile; start a new transaction")
+        return WriteContext(ANONYMOUS, transaction, view.read_version, view.base, view.own, is_cancelled=is_cancelled)
 
     def of_caller(
-        self, headers: CallHeaders, table: Readable, read_version: int | None, is_cancelled: Callable[[], bool]
+        self, headers: CallHeaders, table: Readable, command: Command, is_cancelled: Callable[[], bool]
     ) -> WriteContext:
-        """The JSON dialect: the caller says which version it read, or that its last write may win."""
-        if read_version is None:
-            return self.of_transaction(headers, table, is_cancelled, changes_rows=False)
-        if headers.transaction:
-            self._check(headers, changes_rows=False)
-        return WriteContext(ANONYMOUS, headers.transaction, read_version, is_cancelled=is_cancelled)
+        """The JSON dialect: the caller may say which version it read; without that and a transaction it did not."""
+        if command.read_version is None:
+            changes_rows = not isinstance(command, InsertCommand)
+            return self.of_transaction(headers, table, is_cancelled, changes_rows=changes_rows)
+        # The caller brings the base itself, so it does not matter whether the transaction still has one.
+        transaction = self._open(headers, changes_rows=False)
+        return WriteContext(ANONYMOUS, transaction, command.read_version, is_cancelled=is_cancelled)
 
     @contextlib.contextmanager
     def outcome(self, headers: CallHeaders) -> Iterator[None]:
@@ -47,13 +48,24 @@ class WriteContexts:
         try:
             yield
         except OutcomeUnknownError:
-            raise  # it may have been written: nobody may say that it was not
+            self._transactions.unclear(headers.transaction)
+            raise
         except BaseException:
             self._transactions.failed(headers.transaction)
             raise
 
-    def _check(self, headers: CallHeaders, *, changes_rows: bool) -> None:
-        """An id that is not known cannot be a base to change rows from; new rows need none."""
-        assert headers.transaction is not None
-        if changes_rows or self._transactions.is_issued(headers.transaction):
-            self._transactions.check_writable(headers.transaction, once=headers.is_contract_transaction)
+    def _open(self, headers: CallHeaders, *, changes_rows: bool) -> str | None:
+        """The transaction that the statement runs in, if any; refused when it has ended."""
+        if not headers.transaction or not self._transactions.is_enabled:
+            return None
+        self._transactions.open_statement(
+            headers.transaction,
+            owner_of(headers),
+            once=headers.is_contract_transaction,
+            changes_rows=changes_rows,
+        )
+        return headers.transaction
+
+
+def owner_of(headers: CallHeaders) -> Owner:
+    return Owner(headers.session, ANONYMOUS)

@@ -47,7 +47,7 @@ from gateway.wire.json_dialect import (
 from gateway.wire.listing import ROWID_KEY
 
 IsCancelled = Callable[[], bool]
-ResolveContext = Callable[[CallHeaders, Readable, int | None, IsCancelled], WriteContext]
+ResolveContext = Callable[[CallHeaders, Readable, Command, IsCancelled], WriteContext]
 # Around one statement: hears of its failure.
 Outcome = Callable[[CallHeaders], AbstractContextManager[None]]
 
@@ -123,7 +123,7 @@ class Puts:
         if not can_delete(target.table):
             raise _no_rowid(Operation.DELETE, target)
         options = _options(command, target)
-        context = self._resolve_context(headers, target.table, command.read_version, is_cancelled)
+        context = self._resolve_context(headers, target.table, command, is_cancelled)
         upload = pa.schema([ROWID])
         rows = pa.RecordBatch.from_arrays([pa.array(command.row_ids, pa.int64())], schema=upload)
         statement = delete_of(target.table, upload, options, context)
@@ -139,7 +139,7 @@ class Puts:
         is_cancelled: IsCancelled,
     ) -> tuple[Statement, Iterator[pa.RecordBatch]]:
         plan = _plan_insert(target, schema_of(reader))
-        context = self._resolve_context(headers, target.table, command.read_version, is_cancelled)
+        context = self._resolve_context(headers, target.table, command, is_cancelled)
         statement = insert_into(target.table, target.table.name, plan.schema, options, context)
         return statement, map(plan.take, batches_of(reader, is_cancelled))
 
@@ -155,7 +155,7 @@ class Puts:
         if not can_update(target.table):
             raise _no_rowid(Operation.UPDATE, target)
         plan = _plan_update(target, schema_of(reader))
-        context = self._resolve_context(headers, target.table, command.read_version, is_cancelled)
+        context = self._resolve_context(headers, target.table, command, is_cancelled)
         statement = update_of(target.table, plan.schema.append(ROWID), options, context)
         return statement, _with_row_ids(map(plan.take, batches_of(reader, is_cancelled)), command.row_ids)
 

@@ -98,8 +98,11 @@ class Scans:
             raise
 
     def _pinned(self, transaction: str | None, table: Readable) -> Snapshot:
-        version = self._transactions.read_version(transaction, table.name.key, lambda: table.current().version)
-        return table.at(version)
+        view = self._transactions.touch(transaction, table.name.key, table.current)
+        snapshot = table.at(view.read_version)
+        if view.identity is not None and snapshot.identity != view.identity:
+            raise NotFoundError(f"table '{table.name}' was replaced by another one meanwhile; start a new transaction")
+        return snapshot
 
 
 def _open(table: Readable, ticket: ScanTicket) -> BatchStream:

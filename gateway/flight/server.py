@@ -76,7 +76,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         headers = headers_of(context)
         body = b"" if action.body is None else action.body.to_pybytes()
         label = self._actions.known(action.type)
-        path = self._actions.path(action.type)
+        path = self._actions.path(action.type, body)
 
         def work() -> bytes:
             return self._actions.run(action.type, headers, body, context.is_cancelled)

@@ -33,6 +33,7 @@ from gateway.lake.statements import WriteRoom, abilities, changes_of
 from gateway.lake.statistics import column_statistics
 from gateway.lake.storage import Folder
 from gateway.lake.writer import TableWriter
+from gateway.lake.writer_lock import UNGUARDED, WriteGuard
 from gateway.settings import WriteSettings
 from gateway.wire.tickets import Slice, stamp_of
 
@@ -81,6 +82,7 @@ class TableTools:
     rowid_column: str
     statistics: bool
     landed: Callable[[TableName, WriteContext, Committed], None] = lambda _name, _context, _committed: None
+    writer_lock: WriteGuard = UNGUARDED
 
 
 class DeltaTable:
@@ -92,6 +94,7 @@ class DeltaTable:
         self._snapshots = Snapshots(str(name), folder, tools.rowid_column)
         self._readers = tools.readers
         self._statistics = tools.statistics
+        self._writer_lock = tools.writer_lock
         self._write_room = WriteRoom(
             snapshots=self._snapshots,
             writer=TableWriter(str(name), self._snapshots, self._log, tools.spark, tools.write, tools.staging.settings),
@@ -107,6 +110,10 @@ class DeltaTable:
     @property
     def name(self) -> TableName:
         return self._name
+
+    @property
+    def log_folder(self) -> Folder:
+        return self._log
 
     def describe(self) -> Description:
         if self._description is None:
@@ -150,10 +157,12 @@ class DeltaTable:
             raise type(error)(f"table '{self._name}': {error.message}") from error
 
     def changes(self) -> object:
-        """What can be done to this table now."""
+        """What can be done to this table now; UnavailableError when another gateway writes its warehouse."""
+        self._writer_lock.refuse_early()
         return changes_of(self._write_room)
 
     def undo(self, transaction: str, context: WriteContext) -> Undone:
+        self._writer_lock.refuse_early()
         done = self._write_room.writer.commit(Undoing(transaction, context))
         return Undone(done.affected, done.version)
 

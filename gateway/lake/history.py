@@ -54,6 +54,21 @@ def version_at_time(log: Folder, configuration: Mapping[str, str], moment: datet
     raise NotFoundError(f"no version is as old as {_shown(moment)}; the first is of {_shown(earliest)}")
 
 
+def commits_since(log: Folder, moment_ms: int) -> list[tuple[int, int]]:
+    """When each commit was made, in milliseconds, and its version, for those since a moment by the file's time."""
+    made = [(modified_ns // 1_000_000, version) for version, modified_ns in _scan(log)[0].items()]
+    return [(when, version) for when, version in made if when >= moment_ms]
+
+
+def first_line(log: Folder, version: int) -> bytes:
+    """The first line of a commit, where Spark writes what the commit says of itself."""
+    try:
+        with log.open_file(commit_file(version)) as file:
+            return io.BufferedReader(file).readline()
+    except OSError as error:
+        raise UnavailableError("its history changed while it was read; try again") from error
+
+
 def parse_moment(text: str) -> datetime:
     """A time as DuckDB writes it; without a zone it is UTC."""
     cleaned = text.strip()
@@ -115,12 +130,7 @@ def _file_times(commits: Mapping[int, int], versions: Iterable[int]) -> dict[int
 
 def _commit_millis(log: Folder, version: int) -> int:
     try:
-        with log.open_file(commit_file(version)) as file:
-            first_line = io.BufferedReader(file).readline()
-    except OSError as error:
-        raise UnavailableError("its history changed while it was read; try again") from error
-    try:
-        return int(json.loads(first_line)["commitInfo"]["inCommitTimestamp"])
+        return int(json.loads(first_line(log, version))["commitInfo"]["inCommitTimestamp"])
     except (ValueError, KeyError, TypeError) as error:
         raise InternalError("a commit without its time is in the Delta log") from error
 

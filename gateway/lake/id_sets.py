@@ -34,7 +34,9 @@ class IdSet:
     def encode(self) -> str:
         return ",".join(str(low) if low == high else f"{low}:{high}" for low, high in self.ranges)
 
-    def __contains__(self, row_id: int) -> bool:
+    def __contains__(self, row_id: object) -> bool:
+        if not isinstance(row_id, int):
+            return False
         place = bisect_right(self.ranges, (row_id, row_id)) - 1
         if place >= 0 and self.ranges[place][1] >= row_id:
             return True

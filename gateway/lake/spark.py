@@ -71,7 +71,7 @@ class State(Enum):
 
 
 class Spark:
-    """The process's one Spark. Thread-safe: `_lock` guards state, session and pool."""
+    """The process's one Spark. Thread-safe: `_lock` guards state, session and pool, `_keeping` what is kept."""
 
     def __init__(self, settings: SparkSettings, on_state: Callable[[State], None] = lambda _state: None) -> None:
         self._settings = settings
@@ -83,6 +83,8 @@ class Spark:
         self._jvm: Any = None  # the process of our own JVM; one that somebody else started is left alone
         self._idle: dict[Profile, list[Any]] = {profile: [] for profile in Profile}
         self._borrowed = 0
+        self._keeping = threading.Lock()
+        self._kept: dict[str, Any] = {}
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -136,6 +138,27 @@ class Spark:
                 if session is not None and self._root is root and self._state is State.READY:
                     self._idle[profile].append(session)
 
+    def keep(self, name: str, make: Callable[[Any], Any]) -> Any:
+        """Something that lives as long as the JVM of now, made once by calls into it; None is not kept."""
+        with self._keeping:  # calls into the JVM may take their time: not under `_lock`
+            with self._lock:
+                if self._state is not State.READY:
+                    raise UnavailableError(self._reason)
+                kept, root = self._kept, self._root
+            if name not in kept and (made := make(root._jvm)) is not None:
+                kept[name] = made
+            return kept.get(name)
+
+    def kept(self, name: str) -> Any:
+        """What was kept under this name in the JVM of now; None when there is nothing."""
+        return self._kept.get(name)
+
+    def discard(self, name: str, thing: object) -> None:
+        """Keep this thing no longer."""
+        with self._keeping:
+            if self._kept.get(name) is thing:
+                del self._kept[name]
+
     @property
     def jvm(self) -> object:
         """The JVM of now, to be asked about later."""
@@ -156,7 +179,7 @@ class Spark:
         """Stop Spark and its JVM; nobody may use a session after this."""
         self._stop.set()
         with self._lock:
-            root, self._root = self._root, None
+            root, self._root, self._kept = self._root, None, {}
             self._become(State.STOPPED, "the gateway is stopping")
         if root is not None:
             with contextlib.suppress(Exception):  # a JVM that is already gone cannot be asked to stop
@@ -201,7 +224,7 @@ class Spark:
         while not self._stop.wait(self._settings.check_seconds):
             if not _is_alive(self._jvm, root):
                 with self._lock:
-                    self._root = None
+                    self._root, self._kept = None, {}
                     self._idle = {profile: [] for profile in Profile}
                     if not self._stop.is_set():
                         self._become(State.STARTING, "Spark stopped and is starting again")

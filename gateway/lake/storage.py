@@ -49,6 +49,11 @@ class Folder:
             raise RequestError(f"cannot open the location {location.split('://', 1)[0]}://…") from error
         return cls(filesystem, path.rstrip("/"), location.rstrip("/"))
 
+    @property
+    def is_local(self) -> bool:
+        """On a local disk or a mount of this machine."""
+        return isinstance(self._filesystem, fs.LocalFileSystem)
+
     def child(self, name: str) -> Folder:
         """A folder below this one; the name was checked by `catalog.names` or is one of Delta's own."""
         return Folder(self._filesystem, f"{self._path}/{name}", f"{self.uri}/{name}")

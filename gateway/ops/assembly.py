@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from gateway.catalog.changes import WriteContext
+from gateway.catalog.changes import Undone, WriteContext
 from gateway.catalog.names import TableName, check_name
 from gateway.catalog.registry import Catalog, Catalogs
 from gateway.errors import UnavailableError
@@ -22,15 +22,19 @@ from gateway.flight.puts import Puts
 from gateway.flight.scans import Scans
 from gateway.flight.server import FlightServer
 from gateway.flight.streams import ScanStreams
+from gateway.flight.transactions import TransactionActions
 from gateway.lake.delta_table import DeltaTable, TableTools
 from gateway.lake.pending import Committed
 from gateway.lake.reader import Readers
 from gateway.lake.spark import Spark, State
 from gateway.lake.staging import StagingFolder
 from gateway.lake.storage import Folder
+from gateway.lake.traces import traces_of
 from gateway.lake.warehouse import Warehouse
+from gateway.lake.writer_lock import WriterLocks
 from gateway.settings import CatalogSettings, Settings
 from gateway.telemetry import metrics
+from gateway.transactions.ids import TransactionId
 from gateway.transactions.manager import TransactionManager
 from gateway.wire.filters import FilterLimits
 
@@ -43,6 +47,7 @@ class Lake:
     spark: Spark
     staging: StagingFolder
     transactions: TransactionManager
+    writer_locks: WriterLocks
     catalogs: Catalogs
     refreshers: ThreadPoolExecutor
 
@@ -61,24 +66,35 @@ def build_lake(settings: Settings, spark: Spark | None = None) -> Lake:
     readers = Readers(settings.scan, spark)
     executor = ThreadPoolExecutor(settings.discovery.threads, thread_name_prefix="refresh")
 
-    transactions = TransactionManager(settings.transactions)
+    def find_in_log(transaction: TransactionId, issued_ms: int) -> dict[Hashable, Undone | None]:
+        tables = [table for catalog in catalogs for table in catalog.listing().tables.values()]
+        logs: dict[Hashable, Folder] = {
+            table.name.key: table.log_folder for table in tables if isinstance(table, DeltaTable)
+        }
+        return traces_of(logs, transaction, issued_ms)
+
+    transactions = TransactionManager(settings.transactions, find_in_log=find_in_log)
     staging = StagingFolder(settings.staging)
 
     def landed(name: TableName, context: WriteContext, committed: Committed) -> None:
-        transactions.wrote(context.transaction, name.key, committed.version)
+        transactions.wrote(context.transaction, name.key, committed.version, committed.row_ids)
 
     tools = TableTools(
         readers, spark, staging, settings.write, settings.rowids.column, settings.scan.statistics, landed
     )
 
-    def open_table(name: TableName, folder: Folder) -> DeltaTable:
-        return DeltaTable(name, folder, tools)
+    roots = {name: _root(part) for name, part in settings.catalogs.items()}
+    locks = WriterLocks(spark, roots)
+
+    def catalog(name: str, part: CatalogSettings) -> Catalog:
+        guarded = replace(tools, writer_lock=locks.of(name))
+        return _catalog(name, part, roots[name], lambda table, folder: DeltaTable(table, folder, guarded), executor)
 
     catalogs = Catalogs(
-        [_catalog(name, part, open_table, executor) for name, part in settings.catalogs.items()],
+        [catalog(name, part) for name, part in settings.catalogs.items()],
         next((name for name, part in settings.catalogs.items() if part.default), None),
     )
-    return Lake(settings, spark, staging, transactions, catalogs, executor)
+    return Lake(settings, spark, staging, transactions, locks, catalogs, executor)
 
 
 def build_service(settings: Settings, spark: Spark | None = None) -> Service:
@@ -90,7 +106,8 @@ def build_service(settings: Settings, spark: Spark | None = None) -> Service:
     browsing = Browsing(lake.catalogs, scans)
     contexts = WriteContexts(transactions)
     puts = Puts(lake.catalogs, contexts.of_caller, contexts.outcome)
-    actions = Actions(lake.catalogs, browsing, scans, puts, transactions, settings.limits)
+    transaction_actions = TransactionActions(lake.catalogs, transactions)
+    actions = Actions(lake.catalogs, browsing, scans, puts, transaction_actions, settings.limits)
     exchanges = Exchanges(lake.catalogs, contexts)
     gate = Gate()
     address = f"{settings.flight.host}:{settings.flight.port}"
@@ -104,11 +121,10 @@ def build_service(settings: Settings, spark: Spark | None = None) -> Service:
 def _catalog(
     name: str,
     settings: CatalogSettings,
+    root: Folder | None,
     open_table: Callable[[TableName, Folder], DeltaTable],
     executor: ThreadPoolExecutor,
 ) -> Catalog:
-    root = None if settings.warehouse is None else Folder.open(settings.warehouse)
-
     def run_all(jobs: Iterable[Callable[[], None]]) -> None:
         for future in [executor.submit(job) for job in jobs]:
             future.result()
@@ -117,6 +133,10 @@ def _catalog(
     first_version = time.time_ns() // 1_000_000
     warehouse = Warehouse(root, settings.tables, open_table)
     return Catalog(check_name("catalog", name), warehouse, first_version, run_all, settings.description)
+
+
+def _root(settings: CatalogSettings) -> Folder | None:
+    return None if settings.warehouse is None else Folder.open(settings.warehouse)
 
 
 def _show_spark_state(state: State) -> None:

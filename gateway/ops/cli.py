@@ -138,6 +138,7 @@ def _make_demo(lake: Lake, settings: Settings, stopping: threading.Event) -> Non
                     raise CancelledError("the gateway is stopping")
                 report(f"Making {table}")
 
+            lake.writer_locks.of(name).check()
             make_demo(lake.spark, warehouse, settings.rowids.column, go_on)
         lake.catalogs.get(name).refresh()
     except GatewayError as error:
@@ -211,6 +212,7 @@ def adopt(
     try:
         with _progress("Starting Spark"):
             lake.spark.wait_ready(_SPARK_START_SECONDS)
+        lake.writer_locks.of(found.name.catalog).check()
         with _rows_bar(f"Giving ids to {found.name}") as report:
             adopted = adoption.run(report)
     finally:

@@ -53,22 +53,33 @@ class Gateway:
         self.service.lake.staging.remove_leftovers()
         self.service.streams.start()
         self._refresher.start()
+        self.service.lake.writer_locks.start()
         if self._owns_spark:
             self._spark_starter.start()
         log.info("gateway_started", flight=self.location, http=self.http_address, version=__version__)
 
     def readiness(self) -> tuple[bool, dict[str, object]]:
-        """Ready means that reads work; writes need Spark, and the details say so."""
+        """Ready means that reads work; writes need Spark and the writer's lock, and the details say so."""
         spark = self.service.lake.spark
         ready = not self._stop.is_set()
         details: dict[str, object] = {
             "reads": "ready" if ready else "stopping",
             "spark": spark.state.value,
-            "writes": "ready" if ready and spark.state is State.READY else "unavailable",
+            "writes": self._writes() if ready and spark.state is State.READY else "unavailable",
         }
         if spark.reason:
             details["reason"] = spark.reason
+        if refused := [name for name, guard in self.service.lake.writer_locks.items() if guard.reason]:
+            details["read_only_catalogs"] = refused
         return ready, details
+
+    def _writes(self) -> str:
+        """Ready where at least one catalog can be written."""
+        guards = [guard for _, guard in self.service.lake.writer_locks.items()]
+        if any(guard.is_held for guard in guards):
+            return "ready"
+        reason = next((guard.reason for guard in guards if guard.reason), "")
+        return f"read-only: {reason}" if reason else "unavailable"
 
     def drain(self, give_up: threading.Event) -> bool:
         """Refuse new calls and wait for the running ones; False when some had to be left."""
@@ -89,6 +100,7 @@ class Gateway:
         self.service.streams.stop()
         self._health.stop()
         self._refresher.join()
+        self.service.lake.writer_locks.stop()
         if self._owns_spark:
             self._spark_starter.join()
         self.service.lake.refreshers.shutdown()
@@ -125,3 +137,5 @@ class Gateway:
             metrics.CATALOG_TABLES.labels(catalog.name).set(len(listing.tables))
             metrics.CATALOG_BROKEN.labels(catalog.name).set(len(listing.broken))
             metrics.CATALOG_VERSION.labels(catalog.name).set(catalog.version)
+        for name, guard in self.service.lake.writer_locks.items():
+            metrics.WRITER.labels(name).set(guard.is_held)

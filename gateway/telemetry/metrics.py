@@ -67,6 +67,12 @@ CATALOG_VERSION = Gauge(
     "deltaport_catalog_version", "Moves when the set of tables or a schema changes", ["catalog"], registry=REGISTRY
 )
 SPARK_STATE = Gauge("deltaport_spark_state", "1 for the state Spark is in", ["state"], registry=REGISTRY)
+WRITER = Gauge(
+    "deltaport_writer",
+    "1 when this gateway may write the catalog's warehouse, 0 when it only reads it",
+    ["catalog"],
+    registry=REGISTRY,
+)
 BUILD = Gauge("deltaport_build", "1, labelled with the version", ["version"], registry=REGISTRY)
 
 

@@ -4,6 +4,10 @@ A transaction is active until its first statement ends: committed if that was
 written, aborted if it failed. The DuckDB client goes on under the same id for
 the rest of a BEGIN block and never says COMMIT, so a committed transaction
 takes further statements; what they do no longer changes its state.
+
+A manual transaction (`"auto_commit": false`) stays active, whatever its
+statements do, until its caller commits it or rolls it back. Either may be said
+again. Rolling back a committed one takes back what it wrote; it stays committed.
 """
 
 from __future__ import annotations
@@ -20,14 +24,28 @@ class State(Enum):
 class Event(Enum):
     WROTE = "wrote"
     FAILED = "failed"
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
 
 
 _NEXT = {
     (State.ACTIVE, Event.WROTE): State.COMMITTED,
     (State.ACTIVE, Event.FAILED): State.ABORTED,
+    (State.ACTIVE, Event.COMMIT): State.COMMITTED,
+    (State.ACTIVE, Event.ROLLBACK): State.ABORTED,
     (State.COMMITTED, Event.WROTE): State.COMMITTED,
     (State.COMMITTED, Event.FAILED): State.COMMITTED,
+    (State.COMMITTED, Event.COMMIT): State.COMMITTED,
+    (State.COMMITTED, Event.ROLLBACK): State.COMMITTED,
+    # Another statement of the same transaction was on its way when it ended, and what is written is written.
+    (State.ABORTED, Event.WROTE): State.COMMITTED,
     (State.ABORTED, Event.FAILED): State.ABORTED,
+    (State.ABORTED, Event.ROLLBACK): State.ABORTED,
+}
+_MANUAL = {
+    **_NEXT,
+    (State.ACTIVE, Event.WROTE): State.ACTIVE,
+    (State.ACTIVE, Event.FAILED): State.ACTIVE,
 }
 
 
@@ -35,8 +53,8 @@ class NotAllowedError(Exception):
     """An event that the state does not allow; the state stays as it was."""
 
 
-def after(state: State, event: Event) -> State:
+def after(state: State, event: Event, *, manual: bool = False) -> State:
     try:
-        return _NEXT[state, event]
+        return (_MANUAL if manual else _NEXT)[state, event]
     except KeyError:
         raise NotAllowedError(f"{event.value} is not allowed when {state.value}") from None

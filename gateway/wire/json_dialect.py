@@ -76,9 +76,23 @@ def decode_delete(raw: bytes) -> DeleteCommand:
     return DeleteCommand(**document.common(), row_ids=document.row_ids("DELETE"))
 
 
-def decode_status(raw: bytes) -> str:
-    """The transaction id in the body of `get_transaction_status`."""
-    document = _Document("get_transaction_status", raw)
+def is_json(raw: bytes) -> bool:
+    """Whether an action that has two encodings was called in this one: an object, or nothing at all."""
+    return not raw or raw.lstrip()[:1] == b"{"
+
+
+def decode_create_transaction(raw: bytes) -> bool:
+    """Whether the first statement ends the transaction."""
+    document = _Document("create_transaction", raw or b"{}")
+    document.allow_only("auto_commit", "catalog_name")
+    return document.truth("auto_commit", default=True)
+
+
+def decode_transaction(action: str, raw: bytes) -> str | None:
+    """The id in the body of an action on a transaction; None when there is no body."""
+    if not raw:
+        return None
+    document = _Document(action, raw)
     document.allow_only("transaction_id")
     return document.text("transaction_id")
 
@@ -159,7 +173,7 @@ class _Document:
             "schema": self.text("schema_name"),
             "table": self.text("table_name"),
             "catalog": self._optional_text("catalog_name"),
-            "returning": self._truth("returning"),
+            "returning": self.truth("returning", default=False),
             "returning_columns": self._texts("returning_columns"),
             "read_version": self._version("read_version"),
             "idempotency_key": self._optional_text("idempotency_key"),
@@ -191,10 +205,10 @@ class _Document:
             raise self._error(name, "must not hold a name twice")
         return texts
 
-    def _truth(self, name: str) -> bool:
+    def truth(self, name: str, *, default: bool) -> bool:
         value = self._fields.get(name)
         if value is None:
-            return False
+            return default
         if not isinstance(value, bool):
             raise self._error(name, "must be true or false")
         return value

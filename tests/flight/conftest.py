@@ -18,6 +18,7 @@ from gateway.flight.puts import Puts
 from gateway.flight.scans import Scans
 from gateway.flight.server import FlightServer
 from gateway.flight.streams import ScanStreams
+from gateway.flight.transactions import TransactionActions
 from gateway.settings import LimitSettings, ScanSettings, TransactionSettings
 from gateway.transactions.manager import TransactionManager
 from gateway.wire.filters import FilterLimits
@@ -28,18 +29,19 @@ from tests.doubles import MemorySource, MemoryTable, memory_catalog
 class MemoryService:
     """The RPC layer over doubles, with the parts that tests look at."""
 
-    def __init__(self, scan: ScanSettings, limits: LimitSettings) -> None:
+    def __init__(self, scan: ScanSettings, limits: LimitSettings, transactions: TransactionSettings) -> None:
         self.source = MemorySource()
         self.catalog = memory_catalog(self.source)
         self.catalogs = Catalogs([self.catalog], "lake")
-        self.transactions = TransactionManager(TransactionSettings())
+        self.transactions = TransactionManager(transactions)
         self.streams = ScanStreams(scan)
         self.gate = Gate()
         scans = Scans(self.catalogs, self.transactions, self.streams, FilterLimits())
         browsing = Browsing(self.catalogs, scans)
         contexts = WriteContexts(self.transactions)
         puts = Puts(self.catalogs, contexts.of_caller, contexts.outcome)
-        actions = Actions(self.catalogs, browsing, scans, puts, self.transactions, limits)
+        transaction_actions = TransactionActions(self.catalogs, self.transactions)
+        actions = Actions(self.catalogs, browsing, scans, puts, transaction_actions, limits)
         exchanges = Exchanges(self.catalogs, contexts)
         self.server = FlightServer("grpc://127.0.0.1:0", actions, browsing, scans, exchanges, puts, self.gate)
         self.location = f"grpc://127.0.0.1:{self.server.port}"
@@ -52,8 +54,10 @@ class MemoryService:
 def start_service() -> Iterator[Callable[..., MemoryService]]:
     running: list[MemoryService] = []
 
-    def start(limits: LimitSettings | None = None, **scan: object) -> MemoryService:
-        service = MemoryService(ScanSettings(**scan), limits or LimitSettings())
+    def start(
+        limits: LimitSettings | None = None, transactions: TransactionSettings | None = None, **scan: object
+    ) -> MemoryService:
+        service = MemoryService(ScanSettings(**scan), limits or LimitSettings(), transactions or TransactionSettings())
         service.streams.start()
         running.append(service)
         return service

@@ -18,6 +18,7 @@ from gateway.flight.boundary import Path, errors_as_flight, outcome_of
 from gateway.flight.middleware import KEY, CallMiddlewareFactory, headers_of
 from gateway.flight.puts import Puts
 from gateway.wire.headers import CallHeaders
+from gateway.wire.json_dialect import Command
 from tests.doubles import MemorySource, MemoryTable, memory_catalog, told
 
 Row = dict[str, Any]
@@ -226,7 +227,7 @@ class PutServer(flight.FlightServerBase):
             self.outcomes.append(outcome_of(failure))
 
     def _context(
-        self, headers: CallHeaders, _table: Readable, read_version: int | None, is_cancelled: Callable[[], bool]
+        self, headers: CallHeaders, _table: Readable, command: Command, is_cancelled: Callable[[], bool]
     ) -> WriteContext:
-        self.read_versions.append(read_version)
-        return WriteContext("tester", headers.transaction, read_version, is_cancelled)
+        self.read_versions.append(command.read_version)
+        return WriteContext("tester", headers.transaction, command.read_version, is_cancelled)

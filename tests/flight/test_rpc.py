@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -149,32 +148,6 @@ def test_catalogs_are_listed_as_databases(service: MemoryService, memory_client:
 def test_actions_are_listed(plain: flight.FlightClient) -> None:
     listed = {action.type for action in plain.list_actions()}
     assert {"list_schemas", "catalog_version", "create_transaction", "endpoints", "flight_info"} <= listed
-
-
-def test_a_transaction_is_answered_in_the_dialect_of_the_request(
-    service: MemoryService, plain: flight.FlightClient
-) -> None:
-    packed = msgpack.unpackb(call(plain, "create_transaction", bodies.create_transaction("lake")))
-    assert service.transactions.is_issued(packed["identifier"])
-    for body in (b"", b"{}", b" {}"):
-        reply = json.loads(call(plain, "create_transaction", body))
-        assert reply["status"] == "success"
-        assert service.transactions.is_issued(reply["transaction_id"])
-
-
-def test_what_became_of_a_transaction_is_told_in_both_encodings(
-    service: MemoryService, plain: flight.FlightClient
-) -> None:
-    identity = service.transactions.begin()
-    assert msgpack.unpackb(call(plain, "get_transaction_status", msgpack.packb({"transaction_id": identity}))) == {
-        "status": "active",
-        "exists": True,
-    }
-    service.transactions.failed(identity)
-    body = json.dumps({"transaction_id": identity}).encode()
-    assert json.loads(call(plain, "get_transaction_status", body)) == {"status": "aborted", "exists": True}
-    foreign = json.dumps({"transaction_id": "x"}).encode()
-    assert json.loads(call(plain, "get_transaction_status", foreign)) == {"status": "", "exists": False}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,93 @@
+"""The actions on transactions: create, commit, rollback, status.
+
+Two dialects share each of them: a msgpack map, or a JSON object (an empty body
+counts as one). The answer comes in the encoding of the request, and so do errors.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable
+from typing import Any
+
+from gateway.catalog.changes import Undoable, Undone, WriteContext
+from gateway.catalog.registry import Catalogs
+from gateway.errors import NotFoundError, PreconditionError, RequestError
+from gateway.flight.contexts import owner_of
+from gateway.transactions.manager import Status, TransactionManager
+from gateway.wire.headers import CallHeaders
+from gateway.wire.json_dialect import decode_create_transaction, decode_transaction, is_json
+from gateway.wire.messages import CatalogRequest
+from gateway.wire.packing import Fields, pack
+
+
+class TransactionActions:
+    """Thread-safe: holds nothing of a call."""
+
+    def __init__(self, catalogs: Catalogs, transactions: TransactionManager) -> None:
+        self._catalogs = catalogs
+        self._transactions = transactions
+
+    def create(self, _headers: CallHeaders, body: bytes) -> bytes:
+        if is_json(body):
+            identity = self._transactions.begin(manual=not decode_create_transaction(body))
+            return json.dumps({"status": "success", "transaction_id": identity}).encode()
+        self._catalogs.get(CatalogRequest.decode("create_transaction", body).catalog)
+        # Without an id the DuckDB client goes on without transactions; an error would fail every query of it.
+        return pack({"identifier": self._transactions.begin() if self._transactions.is_enabled else None})
+
+    def commit(self, headers: CallHeaders, body: bytes) -> bytes:
+        identity = self._named("commit_transaction", headers, body)
+        state = self._transactions.commit(identity)
+        return _encode(body, {"status": "success", "transaction_id": identity, "state": state.value})
+
+    def rollback(self, headers: CallHeaders, body: bytes) -> bytes:
+        identity = self._named("rollback_transaction", headers, body, last=True)
+        context = WriteContext(owner_of(headers).caller)
+        status = self._transactions.rollback(identity, lambda key: self._undo(identity, key, context))
+        reply = {"status": "success", "transaction_id": identity, "state": status.state.value}
+        return _encode(body, {**reply, "undone_by": _undone(status)})
+
+    def status(self, headers: CallHeaders, body: bytes) -> bytes:
+        found = self._transactions.status(self._named("get_transaction_status", headers, body))
+        reply: dict[str, Any] = {"status": "" if found is None else found.state.value, "exists": found is not None}
+        if found is not None and found.undone:
+            reply["undone_by"] = _undone(found)
+        return _encode(body, reply)
+
+    def _named(self, action: str, headers: CallHeaders, body: bytes, *, last: bool = False) -> str:
+        """The transaction that is meant: by the body, by a header, or as the last one in which the session wrote."""
+        self._transactions.check_enabled()
+        named = (
+            decode_transaction(action, body) if is_json(body) else Fields.unpack(action, body).text("transaction_id")
+        )
+        named = named or headers.transaction
+        if named:
+            return named
+        if not last:
+            raise RequestError(f"{action}: field 'transaction_id' is missing")
+        written = self._transactions.last_written_by(owner_of(headers))
+        if written is None:
+            raise NotFoundError(f"{action}: no transaction is remembered in which this session wrote")
+        return written
+
+    def _undo(self, transaction: str, key: Hashable, context: WriteContext) -> Undone:
+        assert isinstance(key, tuple)
+        catalog, schema, name = key
+        table = self._catalogs.get(catalog).table(schema, name)
+        if not isinstance(table, Undoable):
+            raise PreconditionError(f"table '{table.name}' cannot take back what was written into it")
+        return table.undo(transaction, context)
+
+
+def _undone(status: Status) -> list[dict[str, Any]]:
+    """Which commit of which table took how many rows back; tables by the names they are compared by."""
+    told = []
+    for key, undone in status.undone.items():
+        assert isinstance(key, tuple)
+        told.append({"table": ".".join(key[1:]), "version": undone.version, "rows": undone.rows})
+    return told
+
+
+def _encode(body: bytes, reply: dict[str, Any]) -> bytes:
+    return json.dumps(reply).encode() if is_json(body) else pack(reply)

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import pytest
+
+from gateway.transactions.state import Event, NotAllowedError, State, after
+
+ACTIVE, COMMITTED, ABORTED = State.ACTIVE, State.COMMITTED, State.ABORTED
+WROTE, FAILED, COMMIT, ROLLBACK = Event.WROTE, Event.FAILED, Event.COMMIT, Event.ROLLBACK
+
+
+@pytest.mark.parametrize(
+    ("state", "event", "then", "manual"),
+    [
+        (ACTIVE, WROTE, COMMITTED, ACTIVE),
+        (ACTIVE, FAILED, ABORTED, ACTIVE),
+        (ACTIVE, COMMIT, COMMITTED, COMMITTED),
+        (ACTIVE, ROLLBACK, ABORTED, ABORTED),
+        (COMMITTED, WROTE, COMMITTED, COMMITTED),
+        (COMMITTED, FAILED, COMMITTED, COMMITTED),
+        (COMMITTED, COMMIT, COMMITTED, COMMITTED),
+        (COMMITTED, ROLLBACK, COMMITTED, COMMITTED),
+        (ABORTED, WROTE, COMMITTED, COMMITTED),
+        (ABORTED, FAILED, ABORTED, ABORTED),
+        (ABORTED, ROLLBACK, ABORTED, ABORTED),
+    ],
+)
+def test_an_event_leads_to_a_state(state: State, event: Event, then: State, manual: State) -> None:
+    assert after(state, event) is then
+    assert after(state, event, manual=True) is manual
+
+
+def test_what_was_aborted_cannot_be_committed() -> None:
+    for manual in (False, True):
+        with pytest.raises(NotAllowedError):
+            after(ABORTED, COMMIT, manual=manual)
