@@ -111,6 +111,16 @@ def form_of(name: str, delta: Any, metadata: dict[str, Any]) -> StoredForm:
     return _form(name, name, delta, _read_annotation(metadata))
 
 
+def reads_alike(form: StoredForm) -> bool:
+    """Whether an expression over the stored values says the same of the told ones."""
+    return form.is_plain or form.meaning in ("utinyint", "usmallint", "uinteger", "ubigint", "json")
+
+
+def has_statistics(form: StoredForm) -> bool:
+    """Whether the client knows what to do with this type's statistics."""
+    return form.meaning not in ("interval", "bit", "bignum", "varint", "geometry")
+
+
 def type_name(field: pa.Field) -> str:
     """A transmitted type in DuckDB's words, for messages."""
     kind = field.type

@@ -19,13 +19,18 @@ from gateway.lake.change_sets import last_of_each
 from gateway.lake.id_sets import IdSet, few_ranges
 from gateway.lake.schemas import Column, TableSchema
 from gateway.lake.staging import POSITION, StagedRows, StagingFolder
+from gateway.lake.types import stored_form
 from gateway.lake.uploads import ROWID_FIELD, convert, plan_upload
 from gateway.settings import StagingSettings
 
 
 def table(**kinds: pa.DataType) -> TableSchema:
-    columns = tuple(Column(name, kind, name != "must", None, None, name, None) for name, kind in kinds.items())
-    return TableSchema(columns, Column("_rowid", pa.int64(), True, None, None, "_rowid", None), ())
+    return TableSchema(tuple(column(name, kind) for name, kind in kinds.items()), column("_rowid", pa.int64()), ())
+
+
+def column(name: str, kind: pa.DataType) -> Column:
+    form = stored_form(pa.field(name, kind))
+    return Column(name, form.arrow, name != "must", None, None, name, None, form)
 
 
 def converted(schema: TableSchema, operation: Operation = Operation.INSERT, **arrays: pa.Array) -> pa.Table:
