@@ -160,7 +160,8 @@ def _uuid_of_text(array: pa.Array) -> pa.Array:
     if any(texts[place::36].strip(b"-") for place in _DASHES):
         raise pa.ArrowInvalid("a text that is no UUID")
     values = bytes.fromhex(digits.decode("ascii"))
-    if len(values) != 16 * len(array):  # spaces are skipped
+    # Spaces are skipped. Capitals would be read, and yet never found by a filter.
+    if len(values) != 16 * len(array) or digits != digits.lower():
         raise pa.ArrowInvalid("a text that is no UUID")
     return _fixed(pa.binary(16), values, array)
 
