@@ -88,13 +88,16 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _list(array: pa.Array, form: StoredForm, kind: pa.DataType, convert: _Convert) -> pa.Array:
-    if pa.types.is_fixed_size_list(array.type) and pa.types.is_fixed_size_list(kind):
-        raise pa.ArrowTypeError("arrays of a length are stored as lists")
     # Arrow's own cast of list views loses values (seen in version 26), so every list is put together anew.
-    values = convert(array.flatten(), form.parts[0])
-    _require_values(values, form.arrow.value_field)
-    lengths = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int32())
+    lengths = pc.list_value_length(array).cast(pa.int32())
+    told = form.told.type
+    if pa.types.is_fixed_size_list(told) and not pc.all(pc.equal(lengths, told.list_size), min_count=0).as_py():
+        raise pa.ArrowInvalid("a list of another length")
+    lengths = pc.fill_null(lengths, 0)
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum_checked(lengths)])
+    is_empty = offsets[-1].as_py() == 0  # Arrow cannot flatten to nothing where extension types are inside
+    values = convert(pa.nulls(0, array.type.value_type) if is_empty else array.flatten(), form.parts[0])
+    _require_values(values, form.arrow.value_field)
     lists = pa.ListArray.from_arrays(offsets, values, type=pa.list_(kind.value_field), mask=_mask(array))
     return lists.cast(kind) if pa.types.is_fixed_size_list(kind) else lists
 
