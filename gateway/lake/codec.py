@@ -93,13 +93,27 @@ def _list(array: pa.Array, form: StoredForm, kind: pa.DataType, convert: _Conver
     told = form.told.type
     if pa.types.is_fixed_size_list(told) and not pc.all(pc.equal(lengths, told.list_size), min_count=0).as_py():
         raise pa.ArrowInvalid("a list of another length")
-    lengths = pc.fill_null(lengths, 0)
-    offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum_checked(lengths)])
+    ends = pc.cumulative_sum_checked(pc.fill_null(lengths, 0))
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
     is_empty = offsets[-1].as_py() == 0  # Arrow cannot flatten to nothing where extension types are inside
     values = convert(pa.nulls(0, array.type.value_type) if is_empty else array.flatten(), form.parts[0])
     _require_values(values, form.arrow.value_field)
-    lists = pa.ListArray.from_arrays(offsets, values, type=pa.list_(kind.value_field), mask=_mask(array))
-    return lists.cast(kind) if pa.types.is_fixed_size_list(kind) else lists
+    if pa.types.is_fixed_size_list(kind):
+        return pa.FixedSizeListArray.from_arrays(_spread(values, array, kind.list_size), type=kind, mask=_mask(array))
+    return pa.ListArray.from_arrays(offsets, values, type=kind, mask=_mask(array))
+
+
+def _spread(values: pa.Array, lists: pa.Array, length: int) -> pa.Array:
+    """The values of the lists that are there, with nulls in the places of the others.
+
+    Arrow's own cast leaves whatever was in memory in those places.
+    """
+    if lists.null_count == 0:
+        return values
+    places = pc.divide(pa.arange(0, len(lists) * length), length)
+    is_there = lists.is_valid().take(places)
+    counted = pc.subtract(pc.cumulative_sum(is_there.cast(pa.int64())), 1)
+    return values.take(pc.if_else(is_there, counted, pa.scalar(None, pa.int64())))
 
 
 def _map(array: pa.Array, form: StoredForm, kind: pa.DataType, convert: _Convert) -> pa.Array:
