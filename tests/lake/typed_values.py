@@ -135,7 +135,7 @@ KINDS = (
         "DATE",
         pa.date32(),
         pa.int32(),
-        (0, -1, _FIRST_DAY, _LAST_DAY, 19_813),
+        (0, -1, _FIRST_DAY, _LAST_DAY, 19_813, 2**31 - 1, -(2**31) + 1),
         st.integers(_FIRST_DAY, _LAST_DAY),
     ),
     _clock("TIME", pa.time64("us"), 10**6),
@@ -148,11 +148,11 @@ KINDS = (
         st.binary(min_size=8, max_size=8),
         sent_plainly=pa.time64("us"),
     ),
-    _moments("TIMESTAMP", pa.timestamp("us"), 10**6, endless=False),
-    _moments("TIMESTAMP_S", pa.timestamp("s"), 1, endless=False),
-    _moments("TIMESTAMP_MS", pa.timestamp("ms"), 10**3, endless=False),
+    _moments("TIMESTAMP", pa.timestamp("us"), 10**6),
+    _moments("TIMESTAMP_S", pa.timestamp("s"), 1),
+    _moments("TIMESTAMP_MS", pa.timestamp("ms"), 10**3),
     _moments("TIMESTAMP_NS", pa.timestamp("ns"), 10**9),
-    _moments("TIMESTAMP WITH TIME ZONE", pa.timestamp("us", "Europe/Paris"), 10**6, endless=False),
+    _moments("TIMESTAMP WITH TIME ZONE", pa.timestamp("us", "Europe/Paris"), 10**6),
     Kind(
         "INTERVAL",
         pa.month_day_nano_interval(),
@@ -248,6 +248,8 @@ def exact(array: pa.Array) -> list[Any]:
         return [None if value is None else ("float", bits[index]) for index, value in enumerate(array.to_pylist())]
     if types.is_timestamp(kind) or types.is_time(kind):
         return [None if value is None else int(value) for value in array.cast(pa.int64()).to_pylist()]
+    if types.is_date(kind):
+        return list(array.cast(pa.int32()).to_pylist())
     if types.is_struct(kind):
         rows = list(zip(*(exact(part) for part in array.flatten()), strict=True))
         return [row if array[index].is_valid else None for index, row in enumerate(rows)]
