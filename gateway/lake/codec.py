@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from gateway.catalog.names import fold
 from gateway.errors import ConstraintError, PreconditionError, RequestError
-from gateway.lake.codec_leaves import decode_leaf, encode_leaf, plain
+from gateway.lake.codec_leaves import OffsetLostError, decode_leaf, encode_leaf, plain
 from gateway.lake.types import StoredForm
 
 _Convert = Callable[[pa.Array, StoredForm], pa.Array]
@@ -33,6 +33,10 @@ def encode(array: pa.Array, form: StoredForm) -> pa.Array:
         return _stored_type(_encode(array, form), form)
     except _MissingError as error:
         raise ConstraintError(f"NOT NULL constraint failed: column '{form.name}'") from error
+    except OffsetLostError as error:
+        raise RequestError(
+            f"column '{form.name}': TIMETZ arrives without its offset; SET arrow_lossless_conversion = true first"
+        ) from error
     except _MISFITS as error:
         raise RequestError(f"column '{form.name}': a value does not fit {_shown(form)}") from error
 

@@ -19,6 +19,10 @@ _NO_UUID = "00000000-0000-0000-0000-000000000000"
 _TEXT_OF_UUID = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 
 
+class OffsetLostError(Exception):
+    """Times with a zone that arrive without it, as clients send them unless they are asked to lose nothing."""
+
+
 def plain(array: pa.Array) -> pa.Array:
     """An array without wrapping: no dictionary, no extension; a boolean in a byte is a boolean."""
     if isinstance(array, pa.ExtensionArray):
@@ -53,6 +57,8 @@ def encode_leaf(array: pa.Array, form: StoredForm) -> pa.Array:
         case "interval":
             return _parts_of_interval(array)
         case "time_tz":
+            if pa.types.is_time(array.type):
+                raise OffsetLostError
             return _cast_alike(_cast_alike(array, pa.binary(8)), pa.binary())
         case "utinyint" | "usmallint" | "uinteger" | "ubigint":
             return _cast_alike(array, told).cast(form.arrow)

@@ -139,7 +139,6 @@ def test_stored_wide_integers_sort_like_the_numbers() -> None:
         ("HUGEINT", pa.array([b"short"])),
         ("UUID", pa.array(["b975e418-7a6d-4afd-b1a4-1f7174ce180"])),
         ("UUID", pa.array(["g975e418-7a6d-4afd-b1a4-1f7174ce1805"])),
-        ("TIME WITH TIME ZONE", pa.array([1], pa.time64("us"))),
         ("TIME", pa.array([1], pa.int64())),
         ("TIMESTAMP_S", pa.array([1], pa.timestamp("us"))),
         ("TIMESTAMP_NS", pa.array([2**60], pa.timestamp("s"))),
@@ -152,6 +151,12 @@ def test_stored_wide_integers_sort_like_the_numbers() -> None:
 def test_a_value_that_does_not_fit_is_refused_with_its_column(text: str, upload: pa.Array) -> None:
     with pytest.raises(RequestError, match=r"column 'c': a value does not fit"):
         encode(upload, stored_form(kind_named(text).field("c")))
+
+
+def test_a_time_with_zone_that_lost_its_offset_is_refused_with_the_way_out() -> None:
+    form = stored_form(pa.field("c", pa.list_(BY_TEXT["TIME WITH TIME ZONE"].field("l"))))
+    with pytest.raises(RequestError, match=r"column 'c'.*arrow_lossless_conversion"):
+        encode(pa.array([[1]], pa.list_(pa.time64("us"))), form)
 
 
 def test_a_struct_upload_is_matched_by_name_and_unknown_fields_are_refused() -> None:
