@@ -6,14 +6,20 @@ at once; nothing here loops over values.
 
 from __future__ import annotations
 
+from binascii import unhexlify
+from collections.abc import Iterable
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from gateway.lake.types import INTERVAL_STORAGE, StoredForm
 
 _ENDLESS = 2**63 - 1  # DuckDB's infinite timestamps, in every unit
+_DAY = {"us": 86_400 * 10**6, "ns": 86_400 * 10**9}
 _DASHES = (8, 13, 18, 23)
 _DIGITS = tuple(place for place in range(36) if place not in _DASHES)
+_BACKWARDS = tuple((place, 15 - place) for place in range(16))
+_BLOCK = 2_048
 _FLIPPED = bytes(value ^ 0x80 for value in range(256))
 _NO_UUID = "00000000-0000-0000-0000-000000000000"
 _TEXT_OF_UUID = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
@@ -49,7 +55,7 @@ def encode_leaf(array: pa.Array, form: StoredForm) -> pa.Array:
         case "uuid":
             return _text_of_uuid(array)
         case "time" | "time_ns":
-            return _cast_alike(array, told).cast(pa.int64())
+            return _within_a_day(_cast_alike(array, told))
         case "timestamp_ns":
             return _cast_alike(array, told).cast(pa.int64())
         case "timestamp_s" | "timestamp_ms":
@@ -126,14 +132,10 @@ def _sixteen_bytes(array: pa.Array, meaning: str) -> pa.Array:
 
 
 def _sortable(array: pa.Array, meaning: str, *, back: bool = False) -> pa.Array:
-    raw = bytearray(_bytes_of(array, 16))
-    if back and meaning == "hugeint":
-        raw[0::16] = raw[0::16].translate(_FLIPPED)
-    turned = bytearray(len(raw))
-    for place in range(16):
-        turned[place::16] = raw[15 - place :: 16]
-    if not back and meaning == "hugeint":
-        turned[0::16] = turned[0::16].translate(_FLIPPED)
+    turned = _moved(_bytes_of(array, 16), 16, _BACKWARDS, bytes(16))
+    if meaning == "hugeint":
+        sign = 15 if back else 0
+        turned[sign::16] = turned[sign::16].translate(_FLIPPED)
     return _fixed(pa.binary(16), turned, array)
 
 
@@ -151,28 +153,29 @@ def _text_of_uuid(array: pa.Array) -> pa.Array:
         if not pc.all(pc.match_substring_regex(texts, _TEXT_OF_UUID), min_count=0).as_py():
             raise pa.ArrowInvalid("a text that is no UUID")
         return pc.ascii_lower(texts)
-    digits = _bytes_of(array, 16).hex().encode()
-    texts = bytearray(b"-" * 36 * len(array))
-    for index, place in enumerate(_DIGITS):
-        texts[place::36] = digits[index::32]
+    texts = _moved(_bytes_of(array, 16).hex().encode(), 32, enumerate(_DIGITS), b"-" * 36)
     return _fixed(pa.binary(36), texts, array).cast(pa.string())
 
 
 def _uuid_of_text(array: pa.Array) -> pa.Array:
     texts = _bytes_of(pc.fill_null(array, _NO_UUID).cast(pa.binary(36)), 36)
-    digits = bytearray(32 * len(array))
-    for index, place in enumerate(_DIGITS):
-        digits[index::32] = texts[place::36]
+    digits = _moved(texts, 36, ((place, index) for index, place in enumerate(_DIGITS)), bytes(32))
     if any(texts[place::36].strip(b"-") for place in _DASHES):
         raise pa.ArrowInvalid("a text that is no UUID")
-    values = bytes.fromhex(digits.decode("ascii"))
-    # Spaces are skipped. Capitals would be read, and yet never found by a filter.
-    if len(values) != 16 * len(array) or digits != digits.lower():
+    if digits != digits.lower():  # capitals could be read, and yet no filter would find them
         raise pa.ArrowInvalid("a text that is no UUID")
-    return _fixed(pa.binary(16), values, array)
+    return _fixed(pa.binary(16), unhexlify(digits), array)
 
 
-# Times in coarser units than Delta's.
+# Times.
+
+
+def _within_a_day(array: pa.Array) -> pa.Array:
+    """The counts of times of day, 24:00:00 included, as DuckDB has it."""
+    counts, day = array.cast(pa.int64()), _DAY[array.type.unit]
+    if not pc.all(pc.and_(pc.greater_equal(counts, 0), pc.less_equal(counts, day)), min_count=0).as_py():
+        raise pa.ArrowInvalid("a time outside of the day")
+    return counts
 
 
 def _to_micros(array: pa.Array) -> pa.Array:
@@ -215,6 +218,20 @@ def _interval_of_parts(array: pa.Array) -> pa.Array:
 
 
 # Buffers.
+
+
+def _moved(values: bytes, width: int, moves: Iterable[tuple[int, int]], blank: bytes) -> bytearray:
+    """Values of one width as values of another: each byte goes from one place to another one of a blank value."""
+    places = tuple(moves)
+    moved = bytearray()
+    # In blocks that stay in the processor's cache: twice as fast as all at once.
+    for start in range(0, len(values), _BLOCK * width):
+        block = values[start : start + _BLOCK * width]
+        piece = bytearray(blank * (len(block) // width))
+        for source, target in places:
+            piece[target :: len(blank)] = block[source::width]
+        moved += piece
+    return moved
 
 
 def _bytes_of(array: pa.Array, width: int) -> bytes:

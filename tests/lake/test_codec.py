@@ -140,6 +140,8 @@ def test_stored_wide_integers_sort_like_the_numbers() -> None:
         ("UUID", pa.array(["b975e418-7a6d-4afd-b1a4-1f7174ce180"])),
         ("UUID", pa.array(["g975e418-7a6d-4afd-b1a4-1f7174ce1805"])),
         ("TIME", pa.array([1], pa.int64())),
+        ("TIME", pa.array([86_400_000_001], pa.int64()).cast(pa.time64("us"))),
+        ("TIME", pa.array([-1], pa.int64()).cast(pa.time64("us"))),
         ("TIMESTAMP_S", pa.array([1], pa.timestamp("us"))),
         ("TIMESTAMP_NS", pa.array([2**60], pa.timestamp("s"))),
         ("TIMESTAMP", pa.array([1], pa.timestamp("us", "UTC"))),

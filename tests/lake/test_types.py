@@ -21,7 +21,7 @@ from tests.airport.exchange import upload_schema
 from tests.builders import Lake
 from tests.conftest import CATALOG
 from tests.lake.reading import ROUTES, open_table, read
-from tests.lake.typed_values import KINDS, NESTED, Kind, array_of, exact
+from tests.lake.typed_values import BY_TEXT, KINDS, NESTED, Kind, array_of, exact
 
 COLUMNS = {f"c{index}": kind for index, kind in enumerate([*KINDS, *NESTED])}
 HUGE = pa.opaque(pa.binary(16), "hugeint", "DuckDB")
@@ -183,6 +183,21 @@ def test_filters_are_pushed_down_and_find_their_rows(everything: Everything, lak
         assert row in result.table.column("k").to_pylist()
         assert result.report.filters_dropped == 0
         assert result.table.num_rows < everything.sent.num_rows
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_filters_on_fields_of_structs_are_pushed_down(everything: Everything, lake_spark: Spark, route: str) -> None:
+    snapshot = open_table(everything.path, lake_spark, engine=route).current()
+    name = next(name for name, kind in COLUMNS.items() if kind.text.startswith("STRUCT(u UUID, h HUGEINT"))
+    conjuncts = []
+    for member, text in (("u", "UUID"), ("h", "HUGEINT")):
+        wanted = constant(BY_TEXT[text], BY_TEXT[text].samples[0])
+        assert wanted is not None
+        conjuncts.append(Comparison(Operator.EQUAL, Column(name, wanted.type, (member,)), wanted))
+    result = read(snapshot, ["k"], conjuncts=tuple(conjuncts))
+    assert result.report.filters_dropped == 0
+    assert 1 in result.column("k")
+    assert result.table.num_rows < everything.sent.num_rows
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.text)

@@ -208,3 +208,9 @@ def test_a_set_of_ids_is_what_it_was_made_of(numbers: set[int], others: set[int]
     assert [number for number in range(-60, 60) if number in ids] == sorted(numbers)
     assert len(ids) == len(numbers)
     assert ids.overlaps(more) == bool(numbers & others)
+
+
+def test_the_end_of_the_day_is_a_time() -> None:
+    midnight = pa.array([86_400_000_000], pa.int64())
+    rows = converted(table(t=pa.time64("us")), t=midnight.cast(pa.time64("us")))
+    assert rows.column("t").to_pylist() == midnight.to_pylist()
