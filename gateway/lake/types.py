@@ -22,6 +22,7 @@ from gateway.errors import RequestError, UnsupportedError
 ANNOTATION_KEY = "deltaport.type"
 """The key of the annotation in a Delta field's metadata."""
 
+_LONGEST_ARRAY = 100_000  # as in DuckDB
 _EXTENSION_NAME, _EXTENSION_METADATA = b"ARROW:extension:name", b"ARROW:extension:metadata"
 _WKB = b"geoarrow.wkb"
 _VARIANT = pa.struct(
@@ -212,6 +213,8 @@ def _nested_to_delta(column: str, field: pa.Field) -> tuple[Any, _Tree]:
         return delta, _without_nones({"key": key_tree, "value": value_tree})
     element, tree = _to_delta(column, kind.value_field)
     length = kind.list_size if types.is_fixed_size_list(kind) else None
+    if length is not None and not 0 < length <= _LONGEST_ARRAY:
+        raise RequestError(f"column '{column}' has an ARRAY of {length} elements; 1 to {_LONGEST_ARRAY} can be kept")
     delta = {"type": "array", "elementType": element, "containsNull": True}
     return delta, _without_nones({"length": length, "element": tree})
 
@@ -295,7 +298,7 @@ def _nested_form(column: str, name: str, delta: dict[str, Any], tree: _Tree) -> 
 def _array_form(name: str, delta: dict[str, Any], element: StoredForm, within: dict[str, Any]) -> StoredForm:
     (stored,), (told,) = _both((element,), [bool(delta["containsNull"])])
     length = within.get("length")
-    if isinstance(length, int) and length > 0:
+    if type(length) is int and 0 < length <= _LONGEST_ARRAY:
         return _around(name, pa.list_(stored), delta, within, pa.list_(told, length), (element,))
     return _around(name, pa.list_(stored), delta, within, pa.list_(told), (element,))
 
@@ -337,6 +340,6 @@ def _read_annotation(metadata: dict[str, Any] | None) -> _Tree:
     text = (metadata or {}).get(ANNOTATION_KEY)
     try:
         tree = json.loads(text) if isinstance(text, str) else None
-    except ValueError:
+    except (ValueError, RecursionError):  # written by others
         return None
     return tree if isinstance(tree, str | dict) else None

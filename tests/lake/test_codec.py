@@ -201,6 +201,13 @@ def test_an_annotation_that_no_longer_fits_says_nothing() -> None:
         assert (form.is_plain, form.annotation, form.told.type) == (True, None, pa.int64())
 
 
+@pytest.mark.parametrize("written", ['{"length": 1099511627776}', '{"length": true}', '{"element": 5}', "[" * 100_000])
+def test_an_annotation_that_others_wrote_does_no_harm(written: str) -> None:
+    form = form_of("c", {"type": "array", "elementType": "long", "containsNull": True}, {ANNOTATION_KEY: written})
+    assert form.is_plain
+    assert form.told.type == pa.list_(pa.field("element", pa.int64()))
+
+
 @pytest.mark.parametrize(
     ("text", "stored"),
     [
