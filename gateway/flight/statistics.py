@@ -57,11 +57,11 @@ def _bounds(kind: pa.DataType, known: ColumnStatistics) -> tuple[pa.Array, pa.Ar
         low, high = (pa.array([bound], bound.type).cast(kind) for bound in (known.minimum, known.maximum))
         return low, high
     if _is_text(kind):
-        return pa.array([_FIRST_TEXT], kind), pa.array([_LAST_TEXT], kind)
+        return pa.array([_FIRST_TEXT]).cast(kind), pa.array([_LAST_TEXT]).cast(kind)
     if pa.types.is_binary(kind):
         return pa.array([_FIRST_BYTES], kind), pa.array([_LAST_BYTES], kind)
     return pa.nulls(1, kind), pa.nulls(1, kind)
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_string_view(kind))
+    return bool(pa.types.is_string(kind) or pa.types.is_string_view(kind) or isinstance(kind, pa.JsonType))

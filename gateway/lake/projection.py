@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from gateway.catalog.capabilities import ScanRequest
 from gateway.errors import RequestError
+from gateway.lake.codec import decode
 from gateway.lake.schemas import Column, TableSchema, is_rowid, told_type
 from gateway.lake.snapshots import LogSnapshot
 from gateway.settings import ScanSettings
@@ -50,7 +51,7 @@ def _stored(schema: TableSchema, field: pa.Field) -> Column | None:
     column = schema.column(field.name)
     if column is None:
         raise RequestError(f"column '{field.name}' no longer exists: the schema changed, attach again")
-    if told_type(column.type) != field.type:
+    if not told_type(column).equals(field.type, check_metadata=True):
         raise RequestError(f"column '{field.name}' changed its type: the schema changed, attach again")
     return column
 
@@ -63,8 +64,11 @@ class Widener:
         self._nulls: dict[pa.DataType, pa.Array] = {}
 
     def widen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        reads = self._projection.reads
         arrays = [
-            self._null(field.type, batch.num_rows) if source is None else _as_told(batch.column(source), field.type)
+            self._null(field.type, batch.num_rows)
+            if source is None
+            else decode(batch.column(source), reads[source].form, field.type)
             for field, source in zip(self._projection.shape, self._projection.sources, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._projection.shape)
@@ -74,10 +78,6 @@ class Widener:
         if nulls is None or len(nulls) < rows:
             nulls = self._nulls[kind] = pa.nulls(rows, kind)
         return nulls.slice(0, rows)
-
-
-def _as_told(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    return array if array.type == kind else array.cast(kind)
 
 
 def rows_per_batch(projection: Projection, snapshot: LogSnapshot, settings: ScanSettings) -> int:
@@ -96,6 +96,8 @@ def _is_boundless(kind: pa.DataType) -> bool:
 
 def _type_bytes(kind: pa.DataType) -> int:
     """What a value takes on the wire; nulls take their width too."""
+    if pa.types.is_fixed_size_list(kind):
+        return int(kind.list_size) * _type_bytes(kind.value_type)
     if kind.num_fields:
         return 8 + 4 * sum(_type_bytes(kind.field(index).type) for index in range(kind.num_fields))
     try:

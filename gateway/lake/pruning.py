@@ -132,7 +132,8 @@ def _bounds(snapshot: LogSnapshot, target: Target) -> tuple[pa.ChunkedArray, pa.
     if pa.types.is_date32(kind):
         return low.cast(pa.int32()), high.cast(pa.int32())
     if pa.types.is_timestamp(kind):
-        return low.cast(pa.int64()), pc.add(high.cast(pa.int64()), _CUT_MILLISECONDS)
+        latest = pc.min_element_wise(high.cast(pa.int64()), pa.scalar(2**63 - 1 - _CUT_MILLISECONDS))
+        return low.cast(pa.int64()), pc.add(latest, _CUT_MILLISECONDS)
     return None
 
 

@@ -22,12 +22,13 @@ StoredValue: TypeAlias = bool | int | float | str | bytes
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A stored column, or a member of a stored struct column."""
+    """A stored column, or a member of a stored struct; `meaning` is what its values stand for, None if themselves."""
 
     column: str
     type: pa.DataType
     path: tuple[str, ...] = ()
     exact_statistics: bool = False
+    meaning: str | None = None
 
 
 class Constancy(Enum):

@@ -15,6 +15,7 @@ from fractions import Fraction
 
 import pyarrow as pa
 
+from gateway.lake.codec_leaves import sortable_bytes
 from gateway.lake.pushdown_conditions import (
     ALWAYS,
     NEVER,
@@ -22,10 +23,12 @@ from gateway.lake.pushdown_conditions import (
     Condition,
     NaN,
     Null,
+    StoredValue,
     Target,
     all_of,
     any_of,
 )
+from gateway.lake.types import StoredForm
 from gateway.wire.filter_tree import INTEGER_BOUNDS, Cast, Column, Constant, Expression, Operator, TypeId, ValueType
 
 
@@ -35,12 +38,14 @@ class Binding:
 
     `exact_statistics` says that the log's minimum and maximum of this column are known to
     be right, NaN included, as Spark writes them. It matters to floats and to decimals of
-    more than 15 digits alone: unless it is set, no file is skipped by those.
+    more than 15 digits alone: unless it is set, no file is skipped by those. `form` says
+    what stored values stand for; without it they are themselves.
     """
 
     column: str
     type: pa.DataType
     exact_statistics: bool = False
+    form: StoredForm | None = None
 
 
 class Bindings:
@@ -76,6 +81,8 @@ class Family(Enum):
 
 
 _DAY = 86_400
+# Integers that are stored as bytes, in an order that sorts like the numbers.
+_WIDE = {"hugeint": TypeId.HUGEINT, "uhugeint": TypeId.UHUGEINT}
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _FAMILIES: dict[TypeId, tuple[Family, Fraction]] = {
     **dict.fromkeys(INTEGER_BOUNDS, (Family.NUMBER, Fraction(1))),
@@ -146,15 +153,17 @@ def _field(column: Column, bindings: Bindings) -> Field | None:
     binding = bindings.find(column.name)
     if binding is None:
         return None
-    stored, path = binding.type, []
+    stored, form, path = binding.type, binding.form, []
     for name in column.path:
         member = _member(stored, name)
         if member is None:
             return None
         stored = member.type
+        form = None if form is None else next((part for part in form.parts if part.name == member.name), None)
         path.append(member.name)
-    family, units = _stored_as(column.type, stored)
-    return Field(Target(binding.column, stored, tuple(path), binding.exact_statistics), family, units)
+    meaning = None if form is None else form.meaning
+    family, units = _stored_as(column.type, stored, meaning)
+    return Field(Target(binding.column, stored, tuple(path), binding.exact_statistics, meaning), family, units)
 
 
 def _member(stored: pa.DataType, name: str) -> pa.Field | None:
@@ -165,10 +174,12 @@ def _member(stored: pa.DataType, name: str) -> pa.Field | None:
     return candidates[0] if len(candidates) == 1 else None
 
 
-def _stored_as(declared: ValueType, stored: pa.DataType) -> tuple[Family, Fraction]:
+def _stored_as(declared: ValueType, stored: pa.DataType, meaning: str | None) -> tuple[Family, Fraction]:
     """Whether stored values compare like the declared type's; if not, they are only NULL or not."""
     family, units = family_of(declared)
-    if family is Family.NUMBER and _is_whole(stored):
+    if meaning in _WIDE:
+        fits = declared.id is _WIDE[meaning]
+    elif family is Family.NUMBER and _is_whole(stored):
         fits = units == 1
     elif family is Family.NUMBER:
         fits = bool(pa.types.is_decimal128(stored) and units == 10**stored.scale)
@@ -267,7 +278,10 @@ def compare_constant(field: Field, operator: Operator, constant: Constant) -> Co
     return _compare_number(field.target, operator, number_of(constant) * field.units)
 
 
-def _bounds(stored: pa.DataType) -> tuple[int, int]:
+def _bounds(target: Target) -> tuple[int, int]:
+    stored = target.type
+    if target.meaning in _WIDE:
+        return INTEGER_BOUNDS[_WIDE[target.meaning]]
     if pa.types.is_decimal128(stored):
         return 1 - 10**stored.precision, 10**stored.precision - 1
     bits: int = stored.bit_width
@@ -276,12 +290,12 @@ def _bounds(stored: pa.DataType) -> tuple[int, int]:
 
 def _compare_number(target: Target, operator: Operator, exact: Fraction | int) -> Condition:
     """A column of counted units against an exact number of them."""
-    low, high = _bounds(target.type)
+    low, high = _bounds(target)
     below, above = math.floor(exact), math.ceil(exact)
     match operator:
         case Operator.EQUAL | Operator.NOT_EQUAL:
             if below == above and low <= below <= high:
-                return Compare(target, operator, below)
+                return Compare(target, operator, _stored_number(target, below))
             return NEVER if operator is Operator.EQUAL else Null(target, negated=True)
         case Operator.LESS | Operator.GREATER_EQUAL:
             bound, is_least = above, operator is Operator.GREATER_EQUAL
@@ -291,7 +305,11 @@ def _compare_number(target: Target, operator: Operator, exact: Fraction | int) -
             all_pass, none_pass = (bound < low, bound >= high) if is_least else (bound >= high, bound < low)
     if none_pass:
         return NEVER
-    return Null(target, negated=True) if all_pass else Compare(target, operator, bound)
+    return Null(target, negated=True) if all_pass else Compare(target, operator, _stored_number(target, bound))
+
+
+def _stored_number(target: Target, number: int) -> StoredValue:
+    return sortable_bytes(number, target.meaning) if target.meaning in _WIDE else number
 
 
 def _compare_day(field: Field, operator: Operator, seconds: Fraction) -> Condition:
@@ -317,7 +335,7 @@ def _compare_rounded(field: Field, operator: Operator, value: float) -> Conditio
         passes = {Operator.LESS, Operator.LESS_EQUAL} if is_above else {Operator.GREATER, Operator.GREATER_EQUAL}
         return present if operator in passes | {Operator.NOT_EQUAL} else NEVER
     exact = Fraction(value) * field.units
-    low, high = _bounds(target.type)
+    low, high = _bounds(target)
     if field.units == 1 and max(-low, high) <= 2 ** (field.precision or 0):
         return _compare_number(target, operator, exact)
     # DuckDB's conversions are a few units in the last place off at worst.

@@ -277,7 +277,9 @@ def _compare_fields(left: Field, operator: Operator, right: Field) -> Condition:
     if left.whole_days or right.whole_days or left.precision or right.precision:
         return ALWAYS
     one, other = left.target.type, right.target.type
-    alike = one == other or (pa.types.is_integer(one) and pa.types.is_integer(other) and left.units == right.units)
+    if left.target.meaning != right.target.meaning and not (pa.types.is_integer(one) and pa.types.is_integer(other)):
+        return ALWAYS
+    alike = left.units == right.units and (one == other or (pa.types.is_integer(one) and pa.types.is_integer(other)))
     if not alike and not (pa.types.is_decimal128(one) and pa.types.is_decimal128(other) and _have_room(one, other)):
         return ALWAYS
     return CompareColumns(left.target, operator, right.target)

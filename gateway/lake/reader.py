@@ -66,7 +66,7 @@ class Readers:
 
 def bindings_of(schema: TableSchema, shape: pa.Schema) -> Bindings:
     """The client's column names, as filters use them, to the stored columns."""
-    bound = {column.name: Binding(column.name, column.type) for column in schema.columns}
+    bound = {column.name: Binding(column.name, column.type, form=column.form) for column in schema.columns}
     named_rowid = next((field.name for field in shape if is_rowid(field)), None)
     # Filters always call it rowid; where a column has that name too, nobody can tell which one is meant.
     if named_rowid == ROWID and schema.rowid is not None:

@@ -15,37 +15,18 @@ from typing import Any
 import pyarrow as pa
 
 from gateway.catalog.names import fold
-from gateway.errors import UnsupportedError
 from gateway.lake.expressions import to_duckdb
+from gateway.lake.types import StoredForm, form_of, has_statistics, reads_alike
 from gateway.wire.listing import CHECKS_KEY, COMMENT_KEY, DEFAULT_KEY, ROWID_KEY, STATISTICS_KEY, metadata_of
 from gateway.wire.packing import pack
 
 ROWID = "rowid"
 _CONSTRAINT_PREFIX = "delta.constraints."
-_VARIANT = pa.struct(
-    [pa.field("metadata", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)]
-)
-
-_PRIMITIVES: dict[str, pa.DataType] = {
-    "boolean": pa.bool_(),
-    "byte": pa.int8(),
-    "short": pa.int16(),
-    "integer": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-    "variant": _VARIANT,
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column as Delta has it and as clients see it."""
+    """One column as Delta has it and as clients see it; `type` is the stored one, `form` says what it stands for."""
 
     name: str
     type: pa.DataType
@@ -54,6 +35,7 @@ class Column:
     default: str | None
     physical_name: str
     field_id: int | None
+    form: StoredForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +61,10 @@ def read_schema(schema_json: str, configuration: dict[str, str], rowid_column: s
 
 def shape_of(schema: TableSchema, *, statistics: bool) -> pa.Schema:
     """What clients are told: the columns in order, then the row id, with everything the client understands."""
-    checks = [text for text in (to_duckdb(check, schema.columns) for check in schema.checks) if text is not None]
+    alike = [column for column in schema.columns if reads_alike(column.form)]
+    checks = [text for text in (to_duckdb(check, alike) for check in schema.checks) if text is not None]
+    # The client asks for every column that it needs, and fails where a type has no statistics.
+    statistics = statistics and all(has_statistics(column.form) for column in schema.columns)
     return pa.schema(
         [*(_told_field(column) for column in schema.columns), rowid_field(schema)],
         metadata=metadata_of(
@@ -105,54 +90,31 @@ def is_rowid(field: pa.Field) -> bool:
     return bool((field.metadata or {}).get(ROWID_KEY))
 
 
-def _told_field(column: Column) -> pa.Field:
-    default = None if column.default is None else to_duckdb(column.default, ())
-    return pa.field(
-        column.name,
-        told_type(column.type),
-        nullable=column.nullable,
-        metadata=metadata_of({COMMENT_KEY: column.comment, DEFAULT_KEY: default}),
-    )
-
-
-def told_type(stored: pa.DataType) -> pa.DataType:
+def told_type(column: Column) -> pa.DataType:
     """Texts are told as views, as the direct reader makes them: it saves a copy of every text (about a tenth)."""
-    return pa.string_view() if stored == pa.string() else stored
+    kind = column.form.told.type
+    return pa.string_view() if kind == pa.string() else kind
+
+
+def _told_field(column: Column) -> pa.Field:
+    default = None
+    if column.default is not None and reads_alike(column.form):
+        default = to_duckdb(column.default, ())
+    extras = metadata_of({COMMENT_KEY: column.comment, DEFAULT_KEY: default})
+    metadata = {**(column.form.told.metadata or {}), **(extras or {})}
+    return pa.field(column.name, told_type(column), nullable=column.nullable, metadata=metadata or None)
 
 
 def _column(field: dict[str, Any]) -> Column:
     metadata = field.get("metadata") or {}
+    form = form_of(field["name"], field["type"], metadata)
     return Column(
         name=field["name"],
-        type=_arrow_type(field["name"], field["type"]),
+        type=form.arrow,
         nullable=bool(field["nullable"]),
         comment=metadata.get("comment"),
         default=metadata.get("CURRENT_DEFAULT"),
         physical_name=metadata.get("delta.columnMapping.physicalName", field["name"]),
         field_id=metadata.get("delta.columnMapping.id"),
+        form=form,
     )
-
-
-def _arrow_type(column: str, delta: Any) -> pa.DataType:
-    if isinstance(delta, dict):
-        return _nested_type(column, delta)
-    if delta in _PRIMITIVES:
-        return _PRIMITIVES[delta]
-    if isinstance(delta, str) and delta.startswith("decimal(") and delta.endswith(")"):
-        precision, scale = (int(number) for number in delta[len("decimal(") : -1].split(","))
-        return pa.decimal128(precision, scale)
-    raise UnsupportedError(f"column '{column}' has the type {delta}, which cannot be shown to clients")
-
-
-def _nested_type(column: str, delta: dict[str, Any]) -> pa.DataType:
-    match delta.get("type"):
-        case "array":
-            return pa.list_(pa.field("element", _arrow_type(column, delta["elementType"]), delta["containsNull"]))
-        case "map":
-            value = pa.field("value", _arrow_type(column, delta["valueType"]), delta["valueContainsNull"])
-            return pa.map_(pa.field("key", _arrow_type(column, delta["keyType"]), nullable=False), value)
-        case "struct" if delta["fields"]:
-            return pa.struct(
-                [pa.field(f["name"], _arrow_type(column, f["type"]), f["nullable"]) for f in delta["fields"]]
-            )
-    raise UnsupportedError(f"column '{column}' has a nested type that cannot be shown to clients")

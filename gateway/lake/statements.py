@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from gateway.catalog.changes import Operation, WriteContext, WriteOptions
 from gateway.errors import CancelledError
 from gateway.lake.change_sets import last_of_each
+from gateway.lake.codec import decode
 from gateway.lake.idempotency import Answers, digest_of
 from gateway.lake.lookups import rows_by_id
 from gateway.lake.pending import Committed, Pending
@@ -159,12 +160,11 @@ class DeltaStatement:
 
     def _as_told(self, rows: pa.Table) -> pa.RecordBatch:
         """Stored rows in the told shape; the row id is null where it is not among them."""
-        stored = self._snapshot.schema.rowid
-        arrays = []
+        schema, arrays = self._snapshot.schema, []
         for field in self._shape:
-            name = stored.name if is_rowid(field) and stored is not None else field.name
-            if name in rows.column_names:
-                arrays.append(rows.column(name).combine_chunks().cast(field.type))
+            stored = schema.rowid if is_rowid(field) else schema.column(field.name)
+            if stored is not None and stored.name in rows.column_names:
+                arrays.append(decode(rows.column(stored.name).combine_chunks(), stored.form, field.type))
             else:
                 arrays.append(pa.nulls(rows.num_rows, field.type))
         return pa.RecordBatch.from_arrays(arrays, schema=self._shape)

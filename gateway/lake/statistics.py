@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from gateway.catalog.capabilities import ColumnStatistics
 from gateway.lake.schemas import Column
 from gateway.lake.snapshots import LogSnapshot
+from gateway.lake.types import StoredForm
 
 _FLOAT_DIGITS = 15  # what a 64-bit float keeps of a decimal; some writers take decimals through one
 _MAYBE_CUT = 32  # characters; writers cut longer texts to this many
@@ -24,7 +25,7 @@ _CUT_OFF = 999  # microseconds that may be cut off; a whole millisecond more cou
 def column_statistics(snapshot: LogSnapshot, column: Column) -> ColumnStatistics:
     if snapshot.files.num_rows == 0:
         return ColumnStatistics()
-    low, high = _bounds(snapshot, column)
+    low, high = _told(column.form, *_bounds(snapshot, column))
     may_have_null, may_have_value = _presence(snapshot, column)
     return ColumnStatistics(low, high, may_have_null, may_have_value)
 
@@ -57,6 +58,26 @@ def _bounds(snapshot: LogSnapshot, column: Column) -> tuple[pa.Scalar | None, pa
     low = None if lows is None else _lower(pc.min(lows), kind)
     high = None if highs is None else _upper(highs, kind, exact=exact)
     return (low, high) if low is not None and high is not None else (None, None)
+
+
+def _told(form: StoredForm, low: pa.Scalar | None, high: pa.Scalar | None) -> tuple[pa.Scalar | None, pa.Scalar | None]:
+    """Bounds of stored values as bounds of told ones; unknown where their order or their precision differs."""
+    if low is None or high is None or form.is_plain or form.meaning == "json":
+        return low, high
+    told = form.told.type
+    match form.meaning:
+        case "utinyint" | "usmallint" | "uinteger" | "time" | "time_ns" | "timestamp_ns":
+            try:
+                return low.cast(told), high.cast(told)
+            except pa.ArrowInvalid:  # others wrote what does not fit
+                return None, None
+        case "timestamp_s" | "timestamp_ms":
+            micros = 10**6 if form.meaning == "timestamp_s" else 10**3
+            first, last = (bound.cast(pa.int64()).as_py() for bound in (low, high))
+            return pa.scalar(first // micros, pa.int64()).cast(told), pa.scalar(-(-last // micros), pa.int64()).cast(
+                told
+            )
+    return None, None
 
 
 def _may_be_rounded(kind: pa.DataType) -> bool:
@@ -92,5 +113,5 @@ def _upper(values: pa.ChunkedArray, kind: pa.DataType, *, exact: bool) -> pa.Sca
     if not top.is_valid:
         return None
     if pa.types.is_timestamp(kind) and not exact:
-        return pa.scalar(top.cast(pa.int64()).as_py() + _CUT_OFF, pa.int64()).cast(kind)
+        return pa.scalar(min(top.cast(pa.int64()).as_py() + _CUT_OFF, 2**63 - 1), pa.int64()).cast(kind)
     return top.cast(kind)

@@ -19,13 +19,18 @@ from gateway.lake.change_sets import last_of_each
 from gateway.lake.id_sets import IdSet, few_ranges
 from gateway.lake.schemas import Column, TableSchema
 from gateway.lake.staging import POSITION, StagedRows, StagingFolder
+from gateway.lake.types import stored_form
 from gateway.lake.uploads import ROWID_FIELD, convert, plan_upload
 from gateway.settings import StagingSettings
 
 
 def table(**kinds: pa.DataType) -> TableSchema:
-    columns = tuple(Column(name, kind, name != "must", None, None, name, None) for name, kind in kinds.items())
-    return TableSchema(columns, Column("_rowid", pa.int64(), True, None, None, "_rowid", None), ())
+    return TableSchema(tuple(column(name, kind) for name, kind in kinds.items()), column("_rowid", pa.int64()), ())
+
+
+def column(name: str, kind: pa.DataType) -> Column:
+    form = stored_form(pa.field(name, kind))
+    return Column(name, form.arrow, name != "must", None, None, name, None, form)
 
 
 def converted(schema: TableSchema, operation: Operation = Operation.INSERT, **arrays: pa.Array) -> pa.Table:
@@ -203,3 +208,9 @@ def test_a_set_of_ids_is_what_it_was_made_of(numbers: set[int], others: set[int]
     assert [number for number in range(-60, 60) if number in ids] == sorted(numbers)
     assert len(ids) == len(numbers)
     assert ids.overlaps(more) == bool(numbers & others)
+
+
+def test_the_end_of_the_day_is_a_time() -> None:
+    midnight = pa.array([86_400_000_000], pa.int64())
+    rows = converted(table(t=pa.time64("us")), t=midnight.cast(pa.time64("us")))
+    assert rows.column("t").to_pylist() == midnight.to_pylist()
