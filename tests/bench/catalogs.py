@@ -9,7 +9,7 @@ from tests.airport import AirportClient, requests
 from tests.airport.replies import decode_listing
 from tests.bench.data import MANY_TABLES, Data
 from tests.bench.report import Results, Single
-from tests.bench.server import CATALOG, Server
+from tests.system.process import CATALOG, Server
 from tests.bench.timing import Timing, repeat, timed
 
 _STARTS = 3

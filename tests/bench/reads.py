@@ -29,7 +29,7 @@ from tests.bench.engines import (
     spark_session,
 )
 from tests.bench.report import Duel, Results, Single
-from tests.bench.server import Server
+from tests.system.process import Server
 from tests.bench.timing import Timing, spaced, take_turns
 
 _ROUNDS = 9

@@ -26,7 +26,7 @@ from gateway.settings import SparkSettings
 from tests.airport import AirportClient
 from tests.bench.data import SCHEMA, TABLE, Data
 from tests.bench.report import Duel, Results, Single
-from tests.bench.server import CATALOG, Server
+from tests.system.process import CATALOG, Server
 from tests.bench.timing import Timing, spaced, take_turns, timed
 from tests.conftest import settings_for
 
