@@ -103,6 +103,8 @@ class FilterSettings(_Section):
 class LimitSettings(_Section):
     action_bytes: Positive = 16 << 20
     field_bytes: Positive = 64 << 20
+    batch_bytes: Positive = 64 << 20
+    idle_upload_seconds: Seconds = 3600
 
 
 class TransactionSettings(_Section):

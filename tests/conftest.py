@@ -107,7 +107,7 @@ def _no_thread_is_left_behind() -> Iterator[None]:
     for thread in set(threading.enumerate()) - before:
         if isinstance(thread, threading._DummyThread):
             continue  # gRPC's own threads, which Python only met
-        if thread.name.startswith(("refresh", "spark", "http", "scan-watch", "catalog-refresh")):
+        if thread.name.startswith(("refresh", "spark", "http", "scan-watch", "upload-watch", "catalog-refresh")):
             continue  # session-wide fixtures start these on first use
         thread.join(timeout=10)
         assert not thread.is_alive(), f"thread {thread.name} is still running"

@@ -22,6 +22,7 @@ from gateway.flight.puts import Puts
 from gateway.flight.scans import Scans
 from gateway.flight.server import FlightServer
 from gateway.flight.streams import ScanStreams
+from gateway.flight.uploads import Uploads
 from gateway.lake.delta_table import DeltaTable, TableTools
 from gateway.lake.pending import Committed
 from gateway.lake.reader import Readers
@@ -51,6 +52,7 @@ class Lake:
 class Service:
     lake: Lake
     streams: ScanStreams
+    uploads: Uploads
     gate: Gate
     server: FlightServer
 
@@ -89,16 +91,17 @@ def build_service(settings: Settings, spark: Spark | None = None) -> Service:
     scans = Scans(lake.catalogs, transactions, streams, limits)
     browsing = Browsing(lake.catalogs, scans)
     contexts = WriteContexts(transactions)
-    puts = Puts(lake.catalogs, contexts.of_caller, contexts.outcome)
-    actions = Actions(lake.catalogs, browsing, scans, puts, transactions, settings.limits)
-    exchanges = Exchanges(lake.catalogs, contexts)
     gate = Gate()
+    uploads = Uploads(settings.limits, streams.is_scanning)
+    puts = Puts(lake.catalogs, contexts.of_caller, contexts.outcome, uploads)
+    actions = Actions(lake.catalogs, browsing, scans, puts, transactions, settings.limits)
+    exchanges = Exchanges(lake.catalogs, contexts, uploads)
     address = f"{settings.flight.host}:{settings.flight.port}"
     try:
         server = FlightServer(f"grpc://{address}", actions, browsing, scans, exchanges, puts, gate)
     except pa.ArrowException as error:  # says no more than that it did not start
         raise UnavailableError(f"cannot listen on {address} (flight.host, flight.port): is the port taken?") from error
-    return Service(lake, streams, gate, server)
+    return Service(lake, streams, uploads, gate, server)
 
 
 def _catalog(

@@ -293,7 +293,7 @@ def test_a_gateway_killed_between_commit_and_reply_leaves_whole_statements(world
     server = world.running()
     with busy_writers(world, server.location):
         version = world.version()
-        wait_until(lambda: (world.table / "_delta_log" / f"{version + 3:020}.json").exists())
+        wait_until((world.table / "_delta_log" / f"{version + 3:020}.json").exists)
         server.kill()
     assert_each_has_zero_or_one_effect(world)
     assert_every_statement_works(world)
