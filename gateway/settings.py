@@ -62,6 +62,7 @@ class DiscoverySettings(_Section):
 
 class RowIdSettings(_Section):
     column: Annotated[str, Field(min_length=1, max_length=255)] = "_rowid"
+    adopt: Literal["manual", "auto"] = "manual"
 
 
 class ScanSettings(_Section):

@@ -221,7 +221,11 @@ class _Plan:
     def rows(self, upload: Upload, is_cancelled: IsCancelled) -> Iterator[pa.RecordBatch]:
         for batch in batches_of(upload, is_cancelled):
             taken = [upload.checked(batch).column(place) for place in self.places]
-            yield pa.RecordBatch.from_arrays(taken, schema=self.schema)
+            try:
+                rows = pa.RecordBatch.from_arrays(taken, schema=self.schema)
+            except pa.ArrowInvalid as error:
+                raise RequestError("the uploaded batch is not valid Arrow data") from error
+            yield rows
 
 
 def _unmarked(field: pa.Field) -> pa.Field:

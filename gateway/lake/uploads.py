@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from gateway.catalog.changes import Operation, find_rowid_column, require_rowid
 from gateway.catalog.names import fold
-from gateway.errors import ConstraintError, RequestError
+from gateway.errors import ConstraintError, PreconditionError, RequestError
 from gateway.lake.schemas import Column, TableSchema
 
 ROWID_FIELD = "_deltaport_rowid"
@@ -96,7 +96,7 @@ def _culprit(batch: pa.RecordBatch) -> str:
 
 def _row_ids(array: pa.Array) -> pa.Array:
     if array.null_count:
-        raise RequestError(
+        raise PreconditionError(
             "rowid must not be null: a row without an id cannot be named; `deltaport adopt` gives it one"
         )
     try:

@@ -70,7 +70,14 @@ def build_lake(settings: Settings, spark: Spark | None = None) -> Lake:
         transactions.wrote(context.transaction, name.key, committed.version)
 
     tools = TableTools(
-        readers, spark, staging, settings.write, settings.rowids.column, settings.scan.statistics, landed
+        readers,
+        spark,
+        staging,
+        settings.write,
+        settings.rowids.column,
+        settings.scan.statistics,
+        landed,
+        adopts=settings.rowids.adopt == "auto",
     )
 
     def open_table(name: TableName, folder: Folder) -> DeltaTable:
