@@ -32,7 +32,8 @@ def foreign(tmp_path: Path) -> Path:
 
 
 def ids_of(place: Path) -> list[int | None]:
-    return sorted(DeltaTable(place).to_pyarrow_table()["_rowid"].to_pylist())
+    ids = DeltaTable(place).to_pyarrow_table()["_rowid"].to_pylist()
+    return sorted(ids, key=lambda each: -1 if each is None else each)
 
 
 def test_a_run_that_is_killed_is_run_again_and_finishes(foreign: Path, tmp_path: Path) -> None:
