@@ -62,6 +62,7 @@ class DiscoverySettings(_Section):
 
 class RowIdSettings(_Section):
     column: Annotated[str, Field(min_length=1, max_length=255)] = "_rowid"
+    adopt: Literal["manual", "auto"] = "manual"
 
 
 class ScanSettings(_Section):
@@ -103,6 +104,8 @@ class FilterSettings(_Section):
 class LimitSettings(_Section):
     action_bytes: Positive = 16 << 20
     field_bytes: Positive = 64 << 20
+    batch_bytes: Positive = 64 << 20
+    idle_upload_seconds: Seconds = 3600
 
 
 class TransactionSettings(_Section):

@@ -107,7 +107,8 @@ def _no_thread_is_left_behind() -> Iterator[None]:
     for thread in set(threading.enumerate()) - before:
         if isinstance(thread, threading._DummyThread):
             continue  # gRPC's own threads, which Python only met
-        if thread.name.startswith(("refresh", "spark", "http", "scan-watch", "catalog-refresh", "writer-lock")):
+        names = ("refresh", "spark", "http", "scan-watch", "upload-watch", "catalog-refresh", "writer-lock")
+        if thread.name.startswith(names):
             continue  # session-wide fixtures start these on first use
         thread.join(timeout=10)
         assert not thread.is_alive(), f"thread {thread.name} is still running"

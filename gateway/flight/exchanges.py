@@ -7,7 +7,7 @@ after which the change is made durable before the count is sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from gateway.catalog.registry import Catalogs
 from gateway.errors import CancelledError, GatewayError, RequestError
 from gateway.flight.contexts import WriteContexts
 from gateway.flight.puts import batches_of, schema_of
+from gateway.flight.uploads import Upload, Uploads
 from gateway.wire.headers import CallHeaders
 from gateway.wire.packing import pack
 from gateway.wire.tickets import decode_path
@@ -27,9 +28,10 @@ log = structlog.get_logger(__name__)
 
 
 class Exchanges:
-    def __init__(self, catalogs: Catalogs, contexts: WriteContexts) -> None:
+    def __init__(self, catalogs: Catalogs, contexts: WriteContexts, uploads: Uploads) -> None:
         self._catalogs = catalogs
         self._contexts = contexts
+        self._uploads = uploads
 
     def run(
         self,
@@ -38,13 +40,18 @@ class Exchanges:
         reader: Any,
         writer: Any,
         is_cancelled: Callable[[], bool],
+        peer: str,
     ) -> int:
         """Take an upload to its commit and answer it; returns how many rows were affected."""
-        with self._contexts.outcome(headers):
-            statement = self._open(headers, descriptor, schema_of(reader), is_cancelled)
+        with (
+            self._contexts.outcome(headers),
+            self._uploads.watched(reader, peer, headers.transaction) as upload,
+        ):
+            statement = self._open(headers, descriptor, schema_of(upload), is_cancelled)
+            upload.fills(statement)
             try:
                 writer.begin(statement.reply_schema)
-                self._take(statement, headers.returning, batches_of(reader, is_cancelled), writer)
+                self._take(statement, headers.returning, upload, writer, is_cancelled)
                 if is_cancelled():
                     raise CancelledError("the upload was cancelled; nothing was written")
                 changed = statement.commit()
@@ -75,13 +82,15 @@ class Exchanges:
         raise RequestError("the exchange needs the header airport-operation: insert, update or delete")
 
     @staticmethod
-    def _take(statement: Statement, returning: bool, batches: Iterator[pa.RecordBatch], writer: Any) -> None:
+    def _take(
+        statement: Statement, returning: bool, upload: Upload, writer: Any, is_cancelled: Callable[[], bool]
+    ) -> None:
         failure: GatewayError | None = None
-        for batch in batches:
+        for batch in batches_of(upload, is_cancelled):
             if failure is not None:
                 continue  # a longer upload loses the class of an error that comes before its end: drain first
             try:
-                answer = statement.add(batch)
+                answer = statement.add(upload.checked(batch))
             except GatewayError as error:
                 if returning:
                     raise  # the client waits for an answer to this very batch
@@ -89,7 +98,8 @@ class Exchanges:
                 statement.abort()
                 continue
             if answer is not None:
-                writer.write_batch(answer)
+                with upload.waiting():  # a client may stop reading, too
+                    writer.write_batch(answer)
         if failure is not None:
             raise failure
 

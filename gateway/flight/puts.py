@@ -32,6 +32,7 @@ from gateway.catalog.changes import (
 from gateway.catalog.names import fold
 from gateway.catalog.registry import Catalogs
 from gateway.errors import CancelledError, NotFoundError, PreconditionError, RequestError, UnsupportedError
+from gateway.flight.uploads import Upload, Uploads
 from gateway.wire.headers import CallHeaders
 from gateway.wire.json_dialect import (
     Command,
@@ -77,10 +78,12 @@ class Puts:
         catalogs: Catalogs,
         resolve_context: ResolveContext,
         outcome: Outcome = lambda _headers: contextlib.nullcontext(),
+        uploads: Uploads | None = None,
     ) -> None:
         self._catalogs = catalogs
         self._resolve_context = resolve_context
         self._outcome = outcome
+        self._uploads = uploads or Uploads()
 
     def put(
         self,
@@ -89,9 +92,10 @@ class Puts:
         reader: flight.MetadataRecordBatchReader,
         writer: flight.FlightMetadataWriter,
         is_cancelled: IsCancelled,
+        peer: str = "",
     ) -> None:
-        with self._outcome(headers):
-            self._put(headers, descriptor, reader, writer, is_cancelled)
+        with self._outcome(headers), self._uploads.watched(reader, peer, headers.transaction) as upload:
+            self._put(headers, descriptor, upload, writer, is_cancelled)
 
     def delete(self, headers: CallHeaders, body: bytes, is_cancelled: IsCancelled) -> bytes:
         with self._outcome(headers):
@@ -101,7 +105,7 @@ class Puts:
         self,
         headers: CallHeaders,
         descriptor: flight.FlightDescriptor,
-        reader: flight.MetadataRecordBatchReader,
+        upload: Upload,
         writer: flight.FlightMetadataWriter,
         is_cancelled: IsCancelled,
     ) -> None:
@@ -111,9 +115,10 @@ class Puts:
         target = self._find(headers, command)
         options = _options(command, target)
         if isinstance(command, InsertCommand):
-            statement, rows = self._insert(headers, command, target, options, reader, is_cancelled)
+            statement, rows = self._insert(headers, command, target, options, upload, is_cancelled)
         else:
-            statement, rows = self._update(headers, command, target, options, reader, is_cancelled)
+            statement, rows = self._update(headers, command, target, options, upload, is_cancelled)
+        upload.fills(statement)
         affected, returned = _carry_out(statement, rows, target, options, is_cancelled)
         writer.write(pa.py_buffer(encode_put_reply(affected, returned)))
 
@@ -135,13 +140,13 @@ class Puts:
         command: InsertCommand,
         target: _Target,
         options: WriteOptions,
-        reader: flight.MetadataRecordBatchReader,
+        upload: Upload,
         is_cancelled: IsCancelled,
     ) -> tuple[Statement, Iterator[pa.RecordBatch]]:
-        plan = _plan_insert(target, schema_of(reader))
+        plan = _plan_insert(target, schema_of(upload))
         context = self._resolve_context(headers, target.table, command, is_cancelled)
         statement = insert_into(target.table, target.table.name, plan.schema, options, context)
-        return statement, map(plan.take, batches_of(reader, is_cancelled))
+        return statement, plan.rows(upload, is_cancelled)
 
     def _update(
         self,
@@ -149,15 +154,15 @@ class Puts:
         command: UpdateCommand,
         target: _Target,
         options: WriteOptions,
-        reader: flight.MetadataRecordBatchReader,
+        upload: Upload,
         is_cancelled: IsCancelled,
     ) -> tuple[Statement, Iterator[pa.RecordBatch]]:
         if not can_update(target.table):
             raise _no_rowid(Operation.UPDATE, target)
-        plan = _plan_update(target, schema_of(reader))
+        plan = _plan_update(target, schema_of(upload))
         context = self._resolve_context(headers, target.table, command, is_cancelled)
         statement = update_of(target.table, plan.schema.append(ROWID), options, context)
-        return statement, _with_row_ids(map(plan.take, batches_of(reader, is_cancelled)), command.row_ids)
+        return statement, _with_row_ids(plan.rows(upload, is_cancelled), command.row_ids)
 
     def _find(self, headers: CallHeaders, command: Command) -> _Target:
         catalog = self._catalogs.get(command.catalog or headers.catalog)
@@ -213,8 +218,14 @@ class _Plan:
         fields = [_unmarked(upload.field(place)).with_name(name) for name, place in taken.items()]
         return cls(tuple(taken.values()), pa.schema(fields))
 
-    def take(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays([batch.column(place) for place in self.places], schema=self.schema)
+    def rows(self, upload: Upload, is_cancelled: IsCancelled) -> Iterator[pa.RecordBatch]:
+        for batch in batches_of(upload, is_cancelled):
+            taken = [upload.checked(batch).column(place) for place in self.places]
+            try:
+                rows = pa.RecordBatch.from_arrays(taken, schema=self.schema)
+            except pa.ArrowInvalid as error:
+                raise RequestError("the uploaded batch is not valid Arrow data") from error
+            yield rows
 
 
 def _unmarked(field: pa.Field) -> pa.Field:
@@ -242,7 +253,7 @@ def _plan_update(target: _Target, upload: pa.Schema) -> _Plan:
     return _Plan.of(upload, range(len(upload)), _match_upload(target, upload.names))
 
 
-def schema_of(reader: flight.MetadataRecordBatchReader) -> pa.Schema:
+def schema_of(reader: Upload) -> pa.Schema:
     try:
         schema = reader.schema
         schema.names  # noqa: B018  a name that is no text fails here
@@ -251,7 +262,7 @@ def schema_of(reader: flight.MetadataRecordBatchReader) -> pa.Schema:
     return schema
 
 
-def batches_of(reader: flight.MetadataRecordBatchReader, is_cancelled: IsCancelled) -> Iterator[pa.RecordBatch]:
+def batches_of(reader: Upload, is_cancelled: IsCancelled) -> Iterator[pa.RecordBatch]:
     """The upload's batches. The stream of a caller who went away just ends, as a finished one does."""
     while True:
         try:

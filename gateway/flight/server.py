@@ -13,6 +13,7 @@ from pyarrow import flight
 from gateway.flight.actions import Actions
 from gateway.flight.boundary import Path, errors_as_flight, outcome_of
 from gateway.flight.browsing import DATABASES_SHAPE, DATABASES_TICKET, Browsing
+from gateway.flight.connections import cut_connection
 from gateway.flight.exchanges import Exchanges, known_operation
 from gateway.flight.gate import Gate
 from gateway.flight.middleware import KEY, CallMiddlewareFactory, headers_of
@@ -44,30 +45,39 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         self._puts = puts
         self._gate = gate
 
+    def cut(self, peer: str) -> None:
+        """End a peer's connection, and with it its calls: those that wait for their client end in no other way."""
+        log.warning("connection_cut", peer=peer, found=cut_connection(self.port, peer))
+
+    def cut_if_alone(self, peer: str) -> None:
+        """The same for a peer with one call; others on the connection would end with it."""
+        if self._gate.calls_of(peer) == 1:
+            self.cut(peer)
+
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
         headers = headers_of(context)
-        return iter(self._answer("list_flights", headers, lambda: list(self._browsing.flights(headers, criteria))))
+        return iter(self._answer("list_flights", context, lambda: list(self._browsing.flights(headers, criteria))))
 
     def get_flight_info(
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.FlightInfo:
         headers = headers_of(context)
-        return self._answer("get_flight_info", headers, lambda: self._browsing.describe_flight(headers, descriptor))
+        return self._answer("get_flight_info", context, lambda: self._browsing.describe_flight(headers, descriptor))
 
     def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
         headers = headers_of(context)
-        schema = self._answer("get_schema", headers, lambda: self._browsing.schema(headers, descriptor))
+        schema = self._answer("get_schema", context, lambda: self._browsing.schema(headers, descriptor))
         return flight.SchemaResult(schema)
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         headers = headers_of(context)
         if ticket.ticket == DATABASES_TICKET:
-            batch = self._answer("do_get", headers, self._browsing.databases)
+            batch = self._answer("do_get", context, self._browsing.databases)
             return flight.GeneratorStream(DATABASES_SHAPE, iter([batch]))
         with errors_as_flight(Path.STREAM), self._recorded_failure("do_get", headers):
             facts = {"trace": headers.trace, "transaction": headers.transaction}
             schema, batches = self._scans.stream(ticket.ticket, context.is_cancelled, **facts)
-        return flight.GeneratorStream(schema, self._inside_gate(batches))
+        return flight.GeneratorStream(schema, self._inside_gate(batches, context.peer()))
 
     def list_actions(self, _context: flight.ServerCallContext) -> list[tuple[str, str]]:
         return self._actions.names()
@@ -81,7 +91,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         def work() -> bytes:
             return self._actions.run(action.type, headers, body, context.is_cancelled)
 
-        return [self._answer("do_action", headers, work, label, path)]
+        return [self._answer("do_action", context, work, label, path)]
 
     def do_put(
         self,
@@ -93,9 +103,9 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         headers = headers_of(context)
 
         def work() -> None:
-            self._puts.put(headers, descriptor, reader, writer, context.is_cancelled)
+            self._puts.put(headers, descriptor, reader, writer, context.is_cancelled, context.peer())
 
-        self._answer("do_put", headers, work, path=Path.JSON)
+        self._answer("do_put", context, work, path=Path.JSON)
 
     def do_exchange(
         self,
@@ -107,14 +117,14 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         headers = headers_of(context)
 
         def work() -> None:
-            self._exchanges.run(headers, descriptor, reader, writer, context.is_cancelled)
+            self._exchanges.run(headers, descriptor, reader, writer, context.is_cancelled, context.peer())
 
-        self._answer("do_exchange", headers, work, known_operation(headers.operation))
+        self._answer("do_exchange", context, work, known_operation(headers.operation))
 
     def _answer(
         self,
         method: str,
-        headers: CallHeaders,
+        context: flight.ServerCallContext,
         work: Callable[[], Reply],
         action: str = "",
         path: Path = Path.STREAM,
@@ -124,13 +134,13 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         try:
             with errors_as_flight(path):
                 try:
-                    with self._gate.inside():
+                    with self._gate.inside(context.peer()):
                         return work()
                 except BaseException as error:
                     failure = error
                     raise
         finally:
-            _record(method, action, headers, failure, time.monotonic() - started)
+            _record(method, action, headers_of(context), failure, time.monotonic() - started)
 
     @contextlib.contextmanager
     def _recorded_failure(self, method: str, headers: CallHeaders) -> Iterator[None]:
@@ -142,8 +152,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             _record(method, "", headers, error, time.monotonic() - started)
             raise
 
-    def _inside_gate(self, batches: Iterator[Reply]) -> Iterator[Reply]:
-        with errors_as_flight(Path.STREAM), self._gate.inside(), contextlib.closing(batches):  # type: ignore[type-var]
+    def _inside_gate(self, batches: Iterator[Reply], peer: str) -> Iterator[Reply]:
+        with errors_as_flight(Path.STREAM), self._gate.inside(peer), contextlib.closing(batches):  # type: ignore[type-var]
             yield from batches
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -37,7 +38,7 @@ class _Running:
 
 
 class ScanStreams:
-    """Runs scans for the server. Thread-safe: `_lock` guards the set of running scans."""
+    """Runs scans for the server. Thread-safe: `_lock` guards the running scans and whose they are."""
 
     def __init__(self, settings: ScanSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
@@ -45,6 +46,7 @@ class ScanStreams:
         self._slots = threading.BoundedSemaphore(settings.concurrent)
         self._lock = threading.Lock()
         self._running: set[_Running] = set()
+        self._transactions: Counter[object] = Counter()  # with scans that run or wait for a slot
         self._stop = threading.Event()
         self._watch = threading.Thread(target=self._watch_scans, name="scan-watch", daemon=True)
 
@@ -65,6 +67,11 @@ class ScanStreams:
         with self._lock:
             return len(self._running)
 
+    def is_scanning(self, transaction: str | None) -> bool:
+        """Whether a transaction has a scan that runs or waits for a slot."""
+        with self._lock:
+            return transaction is not None and self._transactions[transaction] > 0
+
     def stream(
         self, open_scan: Callable[[], BatchStream], is_cancelled: Callable[[], bool], **facts: object
     ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
@@ -73,7 +80,12 @@ class ScanStreams:
         started, rows, size = self._clock(), 0, 0
         report, failure = ScanReport(), None
         try:
-            with errors_as_flight(Path.STREAM), self._slot(is_cancelled), self._open(open_scan, is_cancelled) as scan:
+            with (
+                errors_as_flight(Path.STREAM),
+                self._counted(facts.get("transaction")),
+                self._slot(is_cancelled),
+                self._open(open_scan, is_cancelled) as scan,
+            ):
                 report = scan.stream.report
                 for chunk in scan.stream:
                     rows += chunk.batch.num_rows
@@ -88,6 +100,18 @@ class ScanStreams:
             raise
         finally:
             _record(report, outcome_of(failure), rows, size, self._clock() - started, facts)
+
+    @contextlib.contextmanager
+    def _counted(self, transaction: object) -> Iterator[None]:
+        with self._lock:
+            self._transactions[transaction] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._transactions[transaction] -= 1
+                if not self._transactions[transaction]:
+                    del self._transactions[transaction]
 
     @contextlib.contextmanager
     def _slot(self, is_cancelled: Callable[[], bool]) -> Iterator[None]:

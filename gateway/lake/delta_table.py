@@ -21,6 +21,8 @@ from gateway.catalog.capabilities import (
 from gateway.catalog.changes import Undone, WriteContext
 from gateway.catalog.names import TableName
 from gateway.errors import NotFoundError, RequestError
+from gateway.lake.adoption import Adopted, Adoption, Limits
+from gateway.lake.auto_adoption import Numbering, SelfAdopting
 from gateway.lake.history import parse_moment, parse_version, version_at_time
 from gateway.lake.idempotency import Answers
 from gateway.lake.pending import Committed, Undoing
@@ -29,7 +31,7 @@ from gateway.lake.schemas import shape_of
 from gateway.lake.snapshots import LOG, LogSnapshot, Snapshots
 from gateway.lake.spark import Spark
 from gateway.lake.staging import StagingFolder
-from gateway.lake.statements import WriteRoom, abilities, changes_of
+from gateway.lake.statements import FullyChangeable, WriteRoom, abilities, changes_of
 from gateway.lake.statistics import column_statistics
 from gateway.lake.storage import Folder
 from gateway.lake.writer import TableWriter
@@ -73,7 +75,10 @@ class DeltaSnapshot:
 
 @dataclass(frozen=True)
 class TableTools:
-    """What every Delta table of a gateway works with; `landed` hears of each commit."""
+    """What every Delta table of a gateway works with; `landed` hears of each commit.
+
+    With `adopts`, rows without an id of their own are numbered when a statement meets one.
+    """
 
     readers: Readers
     spark: Spark
@@ -83,6 +88,7 @@ class TableTools:
     statistics: bool
     landed: Callable[[TableName, WriteContext, Committed], None] = lambda _name, _context, _committed: None
     writer_lock: WriteGuard = UNGUARDED
+    adopts: bool = False
 
 
 class DeltaTable:
@@ -103,6 +109,7 @@ class DeltaTable:
             shape=lambda snapshot: self._told(snapshot).shape,
             landed=lambda context, committed: tools.landed(name, context, committed),
         )
+        self._numbering = Numbering(str(name), lambda: self._adopt(tools)) if tools.adopts else None
         self._lock = threading.Lock()
         self._description: Description | None = None
         self._told = lru_cache(maxsize=16)(self._wrap)
@@ -159,7 +166,15 @@ class DeltaTable:
     def changes(self) -> object:
         """What can be done to this table now; UnavailableError when another gateway writes its warehouse."""
         self._writer_lock.refuse_early()
-        return changes_of(self._write_room)
+        able = changes_of(self._write_room)
+        if self._numbering is not None and isinstance(able, FullyChangeable):
+            return SelfAdopting(able, self._numbering)
+        return able
+
+    def _adopt(self, tools: TableTools) -> Adopted:
+        limits = Limits(retry_seconds=tools.write.retry_seconds)
+        uri = self._snapshots.current().uri
+        return Adoption(str(self._name), uri, tools.spark, tools.rowid_column, limits).run()
 
     def undo(self, transaction: str, context: WriteContext) -> Undone:
         self._writer_lock.refuse_early()

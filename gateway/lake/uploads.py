@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from gateway.catalog.changes import Operation, find_rowid_column, require_rowid
 from gateway.catalog.names import fold
-from gateway.errors import ConstraintError, RequestError
+from gateway.errors import ConstraintError, PreconditionError, RequestError
 from gateway.lake.codec import encode
 from gateway.lake.schemas import Column, TableSchema
 
@@ -93,7 +93,7 @@ def _validate(batch: pa.RecordBatch) -> None:
 
 def _row_ids(array: pa.Array) -> pa.Array:
     if array.null_count:
-        raise RequestError(
+        raise PreconditionError(
             "rowid must not be null: a row without an id cannot be named; `deltaport adopt` gives it one"
         )
     try:

@@ -23,6 +23,7 @@ from gateway.flight.scans import Scans
 from gateway.flight.server import FlightServer
 from gateway.flight.streams import ScanStreams
 from gateway.flight.transactions import TransactionActions
+from gateway.flight.uploads import Uploads
 from gateway.lake.delta_table import DeltaTable, TableTools
 from gateway.lake.pending import Committed
 from gateway.lake.reader import Readers
@@ -56,6 +57,7 @@ class Lake:
 class Service:
     lake: Lake
     streams: ScanStreams
+    uploads: Uploads
     gate: Gate
     server: FlightServer
 
@@ -80,7 +82,14 @@ def build_lake(settings: Settings, spark: Spark | None = None) -> Lake:
         transactions.wrote(context.transaction, name.key, committed.version, committed.row_ids)
 
     tools = TableTools(
-        readers, spark, staging, settings.write, settings.rowids.column, settings.scan.statistics, landed
+        readers,
+        spark,
+        staging,
+        settings.write,
+        settings.rowids.column,
+        settings.scan.statistics,
+        landed,
+        adopts=settings.rowids.adopt == "auto",
     )
 
     roots = {name: _root(part) for name, part in settings.catalogs.items()}
@@ -105,17 +114,18 @@ def build_service(settings: Settings, spark: Spark | None = None) -> Service:
     scans = Scans(lake.catalogs, transactions, streams, limits)
     browsing = Browsing(lake.catalogs, scans)
     contexts = WriteContexts(transactions)
-    puts = Puts(lake.catalogs, contexts.of_caller, contexts.outcome)
+    gate = Gate()
+    uploads = Uploads(settings.limits, streams.is_scanning)
+    puts = Puts(lake.catalogs, contexts.of_caller, contexts.outcome, uploads)
     transaction_actions = TransactionActions(lake.catalogs, transactions)
     actions = Actions(lake.catalogs, browsing, scans, puts, transaction_actions, settings.limits)
-    exchanges = Exchanges(lake.catalogs, contexts)
-    gate = Gate()
+    exchanges = Exchanges(lake.catalogs, contexts, uploads)
     address = f"{settings.flight.host}:{settings.flight.port}"
     try:
         server = FlightServer(f"grpc://{address}", actions, browsing, scans, exchanges, puts, gate)
     except pa.ArrowException as error:  # says no more than that it did not start
         raise UnavailableError(f"cannot listen on {address} (flight.host, flight.port): is the port taken?") from error
-    return Service(lake, streams, gate, server)
+    return Service(lake, streams, uploads, gate, server)
 
 
 def _catalog(

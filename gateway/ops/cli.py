@@ -222,7 +222,8 @@ def adopt(
         out.print(f"{found.name}: every row has an id already", highlight=False, markup=False)
     else:
         made = "1 commit" if adopted.commits == 1 else f"{adopted.commits:,} commits"
-        said = f"{found.name}: {adopted.rows:,} ids given in {made}; it is at version {adopted.version} now"
+        given = "1 id" if adopted.rows == 1 else f"{adopted.rows:,} ids"
+        said = f"{found.name}: {given} given in {made}; it is at version {adopted.version} now"
         out.print(said, highlight=False, markup=False)
 
 

@@ -52,6 +52,7 @@ class Gateway:
         self._health.start()
         self.service.lake.staging.remove_leftovers()
         self.service.streams.start()
+        self.service.uploads.start(self.service.server.cut_if_alone)
         self._refresher.start()
         self.service.lake.writer_locks.start()
         if self._owns_spark:
@@ -82,11 +83,11 @@ class Gateway:
         return f"read-only: {reason}" if reason else "unavailable"
 
     def drain(self, give_up: threading.Event) -> bool:
-        """Refuse new calls and wait for the running ones; False when some had to be left."""
+        """Refuse new calls and wait for the running ones, stalled uploads apart; False when some had to be left."""
         self._stop.set()
         self.service.gate.close()
         deadline = time.monotonic() + self._settings.flight.drain_seconds
-        while not self.service.gate.wait_empty(0.1):
+        while not self.service.gate.wait_empty(0.1, besides=self.service.uploads.stalled()):
             if give_up.is_set() or time.monotonic() > deadline:
                 log.warning("drain_cut_short", scans=len(self.service.streams))
                 return False
@@ -96,8 +97,11 @@ class Gateway:
         self._stop.set()
         self.service.gate.close()
         self.service.streams.close_all("the gateway is stopping")
+        for peer in self.service.gate.peers():  # the server does not stop while a call waits for its client
+            self.service.server.cut(peer)
         self.service.server.shutdown()
         self.service.streams.stop()
+        self.service.uploads.stop()
         self._health.stop()
         self._refresher.join()
         self.service.lake.writer_locks.stop()

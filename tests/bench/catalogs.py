@@ -9,8 +9,8 @@ from tests.airport import AirportClient, requests
 from tests.airport.replies import decode_listing
 from tests.bench.data import MANY_TABLES, Data
 from tests.bench.report import Results, Single
-from tests.bench.server import CATALOG, Server
 from tests.bench.timing import Timing, repeat, timed
+from tests.system.process import CATALOG, Server
 
 _STARTS = 3
 _LISTINGS = 100

@@ -20,10 +20,10 @@ from gateway.ops.lifecycle import Gateway
 from tests.airport import AirportClient
 from tests.bench.data import Data
 from tests.bench.report import Results, Single
-from tests.bench.server import CATALOG
 from tests.bench.timing import Timing, timed
 from tests.bench.writes import PROPERTIES, running
 from tests.conftest import settings_for
+from tests.system.process import CATALOG
 
 _SECONDS = 20.0
 _WARM_UP_STATEMENTS = 8

@@ -29,8 +29,8 @@ from tests.bench.engines import (
     spark_session,
 )
 from tests.bench.report import Duel, Results, Single
-from tests.bench.server import Server
 from tests.bench.timing import Timing, spaced, take_turns
+from tests.system.process import Server
 
 _ROUNDS = 9
 _SPARK_ROUNDS = 3

@@ -26,9 +26,9 @@ from gateway.settings import SparkSettings
 from tests.airport import AirportClient
 from tests.bench.data import SCHEMA, TABLE, Data
 from tests.bench.report import Duel, Results, Single
-from tests.bench.server import CATALOG, Server
 from tests.bench.timing import Timing, spaced, take_turns, timed
 from tests.conftest import settings_for
+from tests.system.process import CATALOG, Server
 
 _WARM_UPS = 4
 _ROUNDS = 9

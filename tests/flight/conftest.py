@@ -19,6 +19,7 @@ from gateway.flight.scans import Scans
 from gateway.flight.server import FlightServer
 from gateway.flight.streams import ScanStreams
 from gateway.flight.transactions import TransactionActions
+from gateway.flight.uploads import Uploads
 from gateway.settings import LimitSettings, ScanSettings, TransactionSettings
 from gateway.transactions.manager import TransactionManager
 from gateway.wire.filters import FilterLimits
@@ -39,10 +40,11 @@ class MemoryService:
         scans = Scans(self.catalogs, self.transactions, self.streams, FilterLimits())
         browsing = Browsing(self.catalogs, scans)
         contexts = WriteContexts(self.transactions)
-        puts = Puts(self.catalogs, contexts.of_caller, contexts.outcome)
+        self.uploads = Uploads(limits, self.streams.is_scanning)
+        puts = Puts(self.catalogs, contexts.of_caller, contexts.outcome, self.uploads)
         transaction_actions = TransactionActions(self.catalogs, self.transactions)
         actions = Actions(self.catalogs, browsing, scans, puts, transaction_actions, limits)
-        exchanges = Exchanges(self.catalogs, contexts)
+        exchanges = Exchanges(self.catalogs, contexts, self.uploads)
         self.server = FlightServer("grpc://127.0.0.1:0", actions, browsing, scans, exchanges, puts, self.gate)
         self.location = f"grpc://127.0.0.1:{self.server.port}"
 
@@ -59,14 +61,18 @@ def start_service() -> Iterator[Callable[..., MemoryService]]:
     ) -> MemoryService:
         service = MemoryService(ScanSettings(**scan), limits or LimitSettings(), transactions or TransactionSettings())
         service.streams.start()
+        service.uploads.start(service.server.cut_if_alone)
         running.append(service)
         return service
 
     yield start
     for service in running:
         service.streams.close_all("the test ended")
+        for peer in service.gate.peers():
+            service.server.cut(peer)
         service.server.shutdown()
         service.streams.stop()
+        service.uploads.stop()
 
 
 @pytest.fixture

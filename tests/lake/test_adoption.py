@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from gateway.errors import NotFoundError, PreconditionError, UnavailableError
 from gateway.lake.adoption import Adopted, Adoption, Limits
@@ -18,6 +18,7 @@ from gateway.lake.spark import Spark
 from gateway.settings import SparkSettings
 from tests.airport import AirportClient
 from tests.builders import Lake
+from tests.lake.reading import open_table, read
 
 ONE_FILE = Limits(commit_files=1)
 Adopt = Callable[..., Adopted]
@@ -48,16 +49,19 @@ def marks(lake: Lake, number: int) -> list[int]:
     ]
 
 
+def columns(lake: Lake) -> list[str]:
+    return [field.name for field in DeltaTable(lake.path("t")).schema().fields]
+
+
 def ids(lake: Lake) -> list[int | None]:
-    return [row[0] for row in lake.sql("SELECT _rowid FROM {t} ORDER BY _rowid NULLS FIRST", "t").collect()]
+    found = read(open_table(lake.path("t")).current(), ["rowid"]).table["rowid"].to_pylist()
+    return sorted(found, key=lambda each: -1 if each is None else each)
 
 
 def contents(lake: Lake) -> list[str]:
     """Every row without its id, as text that no two different rows share."""
-    names = [name for name in lake.sql("SELECT * FROM {t}", "t").columns if name != "_rowid"]
-    listed = ", ".join(f"`{name}`" for name in names)
-    rows = lake.sql(f"SELECT {listed} FROM {{t}}", "t").toArrow()
-    return sorted(repr(row) for row in rows.to_pylist())
+    table = read(open_table(lake.path("t")).current()).table
+    return sorted(repr(row) for row in table.drop_columns(["rowid"]).to_pylist())
 
 
 def assert_all_rows_have_ids(lake: Lake, rows: int) -> None:
@@ -68,10 +72,22 @@ def assert_all_rows_have_ids(lake: Lake, rows: int) -> None:
     assert DeltaTable(lake.path("t")).transaction_version(MARK_APPLICATION) >= max(i for i in found if i is not None)
 
 
-def plain(lake: Lake, rows: int = 40, files: int = 4, columns: str = "k BIGINT, v STRING", **options: Any) -> None:
-    lake.create("t", columns, **options)
-    frame = lake.spark.range(0, rows, 1, files).selectExpr("id AS k", "concat('v', id) AS v")
-    frame.write.format("delta").mode("append").save(str(lake.path("t")))
+def plain(lake: Lake, rows: int = 40, files: int = 4) -> None:
+    """A table without row ids, one range of keys per file, older files first."""
+    for first in range(0, rows, rows // files):
+        keys = range(first, first + rows // files)
+        data = pa.table({"k": pa.array(keys, pa.int64()), "v": [f"v{key}" for key in keys]})
+        write_deltalake(lake.path("t"), data, mode="append")
+
+
+def numbered(lake: Lake, *rows: tuple[int | None, int, str]) -> None:
+    """One more file of a table that has the id column: id, key, text."""
+    kinds = pa.schema([("_rowid", pa.int64()), ("k", pa.int64()), ("v", pa.string())])
+    write_deltalake(lake.path("t"), pa.table(list(map(list, zip(*rows, strict=True))), schema=kinds), mode="append")
+
+
+def delete(lake: Lake, condition: str) -> None:
+    DeltaTable(lake.path("t")).delete(condition)
 
 
 def test_rows_get_dense_ids_in_file_order_once(lake: Lake, adopt: Adopt) -> None:
@@ -80,7 +96,7 @@ def test_rows_get_dense_ids_in_file_order_once(lake: Lake, adopt: Adopt) -> None
     assert adopt() == Adopted(rows=40, commits=2, version=version(lake))
     assert ids(lake) == list(range(40))
     assert contents(lake) == before
-    assert lake.sql("SELECT * FROM {t}", "t").columns == ["_rowid", "k", "v"]
+    assert columns(lake) == ["_rowid", "k", "v"]
     assert marks(lake, version(lake)) == [39]
     files = pa.table(DeltaTable(lake.path("t")).get_add_actions(flatten=True))
     assert files["null_count._rowid"].to_pylist() == [0] * files.num_rows
@@ -88,13 +104,15 @@ def test_rows_get_dense_ids_in_file_order_once(lake: Lake, adopt: Adopt) -> None
     assert all(high < low for (_, high), (low, _) in itertools.pairwise(ranges))
     assert adopt() == Adopted(rows=0, commits=0, version=version(lake))  # a second run has nothing to do
     note = next(a["commitInfo"] for a in commit(lake, version(lake)) if "commitInfo" in a)["userMetadata"]
-    assert json.loads(note)["deltaport"]["statements"] == [{"operation": "adopt", "rows": 40}]
+    assert json.loads(note)["deltaport"]["statements"] == [
+        {"operation": "adopt", "caller": "deltaport adopt", "rows": 40}
+    ]
 
 
 def test_an_empty_table_gets_the_column_alone(lake: Lake, adopt: Adopt) -> None:
-    lake.create("t", "k BIGINT")
+    DeltaTable.create(lake.path("t"), pa.schema([("k", pa.int64())]))
     assert adopt().commits == 1
-    assert lake.sql("SELECT * FROM {t}", "t").columns == ["_rowid", "k"]
+    assert columns(lake) == ["_rowid", "k"]
 
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -133,27 +151,28 @@ def test_other_columns_stay_as_they_are(lake: Lake, adopt: Adopt, kind: str) -> 
 
 
 def test_rows_appended_by_others_get_ids_above_every_other(lake: Lake, adopt: Adopt) -> None:
-    lake.numbers("t", 5)
-    lake.sql("DELETE FROM {t} WHERE k = 4", "t")
-    lake.fill("t", "SELECT NULL, id, 'new' FROM range(10, 13)")
+    numbered(lake, *((k, k, "old") for k in range(5)))
+    delete(lake, "k = 4")
+    numbered(lake, *((None, k, "new") for k in range(10, 13)))
     adopt()
     assert ids(lake) == [0, 1, 2, 3, 4, 5, 6]
-    lake.sql("DELETE FROM {t} WHERE _rowid = 6", "t")
-    lake.fill("t", "SELECT NULL, 20, 'newer'")
+    delete(lake, "_rowid = 6")
+    numbered(lake, (None, 20, "newer"))
     assert adopt().rows == 1
     assert ids(lake) == [0, 1, 2, 3, 4, 5, 7]  # 6 was given once and is the mark's to remember
 
 
 def test_of_rows_with_one_id_the_oldest_keeps_it(lake: Lake, adopt: Adopt) -> None:
-    lake.numbers("t", 6, files=2)
-    lake.fill("t", "SELECT _rowid, k + 100, v FROM {t} VERSION AS OF 1 WHERE k < 4".replace("{t}", lake.ref("t")))
-    lake.fill("t", "SELECT if(id = 1, 5, NULL), id + 200, 'twin' FROM range(3)")
+    numbered(lake, *((k, k, "old") for k in range(3)))
+    numbered(lake, *((k, k, "old") for k in range(3, 6)))
+    numbered(lake, *((k, k + 100, "copy") for k in range(4)))
+    numbered(lake, (None, 200, "twin"), (5, 201, "twin"), (None, 202, "twin"))
     before = contents(lake)
     assert adopt().rows == 7
     assert contents(lake) == before
     assert_all_rows_have_ids(lake, 13)
-    kept = lake.sql("SELECT _rowid, k FROM {t} WHERE k < 100 ORDER BY k", "t").collect()
-    assert [tuple(row) for row in kept] == [(k, k) for k in range(6)]
+    rows = read(open_table(lake.path("t")).current()).table.to_pylist()
+    assert sorted((row["rowid"], row["k"]) for row in rows if row["k"] < 100) == [(k, k) for k in range(6)]
     assert adopt().commits == 0
 
 
@@ -180,8 +199,8 @@ def test_foreign_commits_between_the_steps_do_no_harm(lake: Lake, adopt: Adopt) 
     plain(lake)
     steps = iter(
         [
-            lambda: lake.fill("t", "SELECT NULL, id, 'late' FROM range(100, 105)"),
-            lambda: lake.sql("DELETE FROM {t} WHERE k % 10 = 3", "t"),
+            lambda: numbered(lake, *((None, k, "late") for k in range(100, 105))),
+            lambda: delete(lake, "k % 10 = 3"),
             lambda: lake.sql("OPTIMIZE {t}", "t"),
         ]
     )
@@ -215,28 +234,32 @@ def test_the_mark_moving_under_a_commit_makes_it_run_again(
 
 
 def test_statistics_are_kept_of_the_row_id(lake: Lake, adopt: Adopt) -> None:
-    plain(lake, properties={"delta.dataSkippingStatsColumns": "k"})
+    lake.create("t", "k BIGINT, v STRING", properties={"delta.dataSkippingStatsColumns": "k"})
+    lake.fill("t", "SELECT id, 'v' FROM range(3)")
     adopt()
     assert DeltaTable(lake.path("t")).metadata().configuration["delta.dataSkippingStatsColumns"] == "_rowid,k"
     assert "max._rowid" in pa.table(DeltaTable(lake.path("t")).get_add_actions(flatten=True)).column_names
 
 
 def test_a_row_id_column_beyond_the_indexed_ones_moves_to_the_front(lake: Lake, adopt: Adopt) -> None:
-    plain(lake, columns="k BIGINT, v STRING, _rowid BIGINT", properties={"delta.dataSkippingNumIndexedCols": "2"})
+    indexed = {"delta.dataSkippingNumIndexedCols": "2"}
+    lake.create("t", "k BIGINT, v STRING, _rowid BIGINT", properties=indexed)
+    lake.fill("t", "SELECT id, 'v', NULL FROM range(3)")
     adopt()
-    assert lake.sql("SELECT * FROM {t}", "t").columns == ["_rowid", "k", "v"]
+    assert columns(lake) == ["_rowid", "k", "v"]
     assert "max._rowid" in pa.table(DeltaTable(lake.path("t")).get_add_actions(flatten=True)).column_names
 
 
 def test_what_cannot_be_adopted_is_refused(lake: Lake, adopt: Adopt) -> None:
-    lake.create("ao", "k BIGINT", properties={"delta.appendOnly": "true"})
-    lake.create("typed", "_ROWID STRING, k BIGINT")
+    plain_schema, typed = pa.schema([("k", pa.int64())]), pa.schema([("_ROWID", pa.string()), ("k", pa.int64())])
+    DeltaTable.create(lake.path("ao"), plain_schema, configuration={"delta.appendOnly": "true"})
+    DeltaTable.create(lake.path("typed"), typed)
     for table in ("ao", "typed"):
         with pytest.raises(PreconditionError):
             adopt(table)
     with pytest.raises(NotFoundError):
         adopt("nowhere")
-    lake.create("t", "k BIGINT")
+    DeltaTable.create(lake.path("t"), plain_schema)
     with pytest.raises(UnavailableError):
         Adoption("s.t", str(lake.path("t")), Spark(SparkSettings(enabled=False)), "_rowid").run()
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.catalog.changes import Operation
-from gateway.errors import ConstraintError, GatewayError, RequestError
+from gateway.errors import ConstraintError, GatewayError, PreconditionError, RequestError
 from gateway.lake.change_sets import last_of_each
 from gateway.lake.id_sets import IdSet, few_ranges
 from gateway.lake.schemas import Column, TableSchema
@@ -122,7 +122,7 @@ def test_row_ids_of_several_types_become_one() -> None:
     for kind in (pa.int32(), pa.int64(), pa.uint64()):
         rows = converted(table(a=pa.int64()), Operation.DELETE, rowid=pa.array([3], kind))
         assert rows.column(ROWID_FIELD).type == pa.int64()
-    with pytest.raises(RequestError, match="rowid must not be null"):
+    with pytest.raises(PreconditionError, match="rowid must not be null"):
         converted(table(a=pa.int64()), Operation.DELETE, rowid=pa.array([None], pa.int64()))
     with pytest.raises(RequestError, match="rowid is out of range"):
         converted(table(a=pa.int64()), Operation.DELETE, rowid=pa.array([2**63], pa.uint64()))

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
+from pyarrow import flight
 
 from tests.airport import AirportClient
 
@@ -249,3 +250,22 @@ def test_a_client_killed_in_the_middle_of_a_scan_is_not_noticed_by_others(
     # The only slot is free again: this scan gets it.
     with AirportClient(location, "lake") as client:
         assert client.scan("demo", "wide", ["k"]).num_rows == 300
+
+
+def test_sigterm_ends_the_process_in_spite_of_an_upload_that_stalls(
+    serve: Callable[..., Running], numbers: Path
+) -> None:
+    gateway = serve(FLIGHT__DRAIN_SECONDS="1")
+    rows = pa.record_batch({"k": pa.array([1], pa.int64())})
+    with AirportClient(gateway.address("grpc"), "lake") as client, flight.connect(gateway.address("grpc")) as other:
+        found = client.look_up_for_change("demo", "numbers")
+        headers = [(b"airport-operation", b"insert"), (b"airport-catalog", b"lake")]
+        sender, answers = other.do_exchange(found.descriptor, flight.FlightCallOptions(headers=headers))
+        sender.begin(rows.schema)
+        assert answers.schema is not None
+        sender.write_batch(rows)
+        gateway.process.send_signal(signal.SIGTERM)
+        assert gateway.process.wait(60) == 0
+        with pytest.raises((pa.ArrowException, flight.FlightError, OSError)):
+            sender.close()
+    assert DeltaTable(numbers).version() == 0

@@ -1,7 +1,7 @@
 """The gateway as its users run it: a process of its own, and what can be seen of it from outside.
 
 Started by exec on free ports with a settings file, watched through /proc and
-its metrics, stopped with SIGTERM. Its log stays in the folder it ran in.
+its metrics, stopped with SIGTERM or killed. Its log stays in the folder it ran in.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import yaml
 
@@ -35,24 +35,26 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Server:
-    """One gateway over one warehouse; leaving the block stops it. `started` is when the process was made."""
+    """One gateway over one warehouse; leaving the block stops it. `started` is when the process was made.
 
-    def __init__(self, warehouse: Path, folder: Path, *, spark: bool = False) -> None:
+    Further settings are given by section: `staging={"memory_rows": 10}`.
+    """
+
+    def __init__(self, warehouse: Path, folder: Path, *, spark: bool = False, **sections: dict[str, Any]) -> None:
         flight_port, self._http_port = _free_ports(2)
         self._flight_port = flight_port
         self.location = f"grpc://127.0.0.1:{flight_port}"
         folder.mkdir(parents=True, exist_ok=True)
         config = folder / "gateway.yaml"
-        config.write_text(
-            yaml.safe_dump(
-                {
-                    "flight": {"host": "127.0.0.1", "port": flight_port},
-                    "http": {"host": "127.0.0.1", "port": self._http_port},
-                    "catalogs": {CATALOG: {"warehouse": str(warehouse), "default": True}},
-                    "spark": {"enabled": spark},
-                }
-            )
-        )
+        settings: dict[str, dict[str, Any]] = {
+            "flight": {"host": "127.0.0.1", "port": flight_port},
+            "http": {"host": "127.0.0.1", "port": self._http_port},
+            "catalogs": {CATALOG: {"warehouse": str(warehouse), "default": True}},
+            "spark": {"enabled": spark},
+        }
+        for section, values in sections.items():
+            settings[section] = {**settings.get(section, {}), **values}
+        config.write_text(yaml.safe_dump(settings))
         self._log_path = folder / "gateway.log"
         with self._log_path.open("wb") as log:
             self.started = time.monotonic()
@@ -90,6 +92,33 @@ class Server:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+    def kill(self) -> None:
+        """As the kernel does when memory runs out; returns when the process and its JVM are gone."""
+        jvm = self.jvm_pid()
+        self._process.kill()
+        self._process.wait()
+        # The JVM notices a little later, and until then may still finish what it does.
+        wait_until(lambda: jvm is None or not _is_running(jvm))
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.poll()
+
+    def jvm_pid(self) -> int | None:
+        """The Spark JVM, a child of the gateway; None while there is none."""
+        for task in Path(f"/proc/{self._process.pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                if Path(f"/proc/{child}/exe").resolve().name == "java":
+                    return int(child)
+        return None
+
+    def wait_for_spark(self) -> None:
+        wait_until(lambda: self.spark_state() == "ready")
 
     def metric(self, name: str) -> float:
         """The sum of a metric over its labels, as /metrics tells it."""
@@ -146,6 +175,22 @@ class Server:
                 return
         tail = self._log_path.read_text(errors="replace")[-2000:]
         raise RuntimeError(f"the gateway did not open its port; its log ends with:\n{tail}")
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 240) -> None:
+    """Wait for a condition; the deadline is for machines with a lot to do."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.002)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
 
 
 def _environment() -> dict[str, str]:

@@ -1,0 +1,299 @@
+"""Whatever dies, a statement has zero or one effect: real processes, really killed.
+
+One gateway process after the other works on one warehouse. Statements are
+written down before they are sent; when the dust has settled, each must be in the
+table as a whole or not at all, and as a whole if it was acknowledged.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import resource
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyarrow import flight
+
+from tests.airport import AirportClient
+from tests.system.process import CATALOG, Server, wait_until
+
+SCHEMA = "demo"
+TABLE = "n"
+ROWS = 3_000
+UPDATED, INSERTED, DELETED = 3, 5, 2  # rows of one statement
+LARGE = 200  # rows: an upload that is spooled
+NUMBERS = pa.schema([("_rowid", pa.int64()), pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
+WENT_WRONG = (flight.FlightError, pa.ArrowException, OSError)
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass
+class Sent:
+    """A statement, how many rows carry its trace when it was applied, and what the client heard of it."""
+
+    trace: Callable[[pa.Table], int]
+    whole: int
+    answer: str = "none"
+
+
+@dataclass
+class World:
+    """A warehouse, its gateway of now, and every statement that was ever sent."""
+
+    folder: Path
+    server: Server | None = None
+    sent: list[Sent] = field(default_factory=list)
+    starts: Iterator[int] = field(default_factory=itertools.count)
+    tags: Iterator[int] = field(default_factory=itertools.count)
+    to_update: Iterator[int] = field(default_factory=lambda: iter(range(0, ROWS // 2, UPDATED)))
+    to_delete: Iterator[int] = field(default_factory=lambda: iter(range(ROWS // 2, ROWS, DELETED)))
+
+    @property
+    def table(self) -> Path:
+        return self.folder / "warehouse" / SCHEMA / TABLE
+
+    @property
+    def staging(self) -> Path:
+        return self.folder / "staging"
+
+    def make(self) -> None:
+        keys = range(ROWS)
+        write_deltalake(self.table, pa.table([list(keys), list(keys), ["old"] * ROWS], schema=NUMBERS))
+
+    def running(self) -> Server:
+        """The gateway; a new process where the last one was killed."""
+        if self.server is None or self.server.exit_code is not None:
+            self.server = Server(
+                self.folder / "warehouse",
+                self.folder / f"gateway-{next(self.starts)}",
+                spark=True,
+                staging={"folder": str(self.staging), "memory_rows": 50},
+            )
+            self.server.__enter__()
+            self.server.wait_for_spark()
+        return self.server
+
+    def staged(self) -> list[Path]:
+        return list(self.staging.rglob("*.parquet"))
+
+    def version(self) -> int:
+        return DeltaTable(self.table).version()
+
+    def data_files(self) -> int:
+        return sum(path.parent.name != "_delta_log" for path in self.table.rglob("*.*"))
+
+    # Statements; each leaves a trace that no other leaves.
+
+    def insert(self, client: AirportClient) -> None:
+        tag = f"insert {next(self.tags)}"
+        rows = numbers(range(10_000, 10_000 + INSERTED), tag)
+        self._send(Sent(marked(tag), INSERTED), lambda: client.insert(SCHEMA, TABLE, rows).total_changed)
+
+    def update(self, client: AirportClient) -> None:
+        tag, first = f"update {next(self.tags)}", next(self.to_update)
+        rows = pa.record_batch({"v": [tag] * UPDATED, "rowid": pa.array(range(first, first + UPDATED), pa.int64())})
+        self._send(Sent(marked(tag), UPDATED), lambda: client.update(SCHEMA, TABLE, rows, sets=["v"]).total_changed)
+
+    def delete(self, client: AirportClient) -> None:
+        first = next(self.to_delete)
+        ids = list(range(first, first + DELETED))
+        self._send(Sent(missing(ids), DELETED), lambda: client.delete(SCHEMA, TABLE, ids).total_changed)
+
+    def _send(self, statement: Sent, work: Callable[[], int]) -> None:
+        self.sent.append(statement)
+        try:
+            assert work() == statement.whole
+        except WENT_WRONG as error:
+            statement.answer = str(error).partition(" gRPC client debug context")[0]
+            raise
+        statement.answer = "acknowledged"
+
+
+def numbers(keys: range, text: str) -> pa.RecordBatch:
+    return pa.record_batch({"k": pa.array(keys, pa.int64()), "v": pa.array([text] * len(keys))})
+
+
+def marked(tag: str) -> Callable[[pa.Table], int]:
+    return lambda rows: pc.sum(pc.equal(rows["v"], tag)).as_py()
+
+
+def missing(ids: list[int]) -> Callable[[pa.Table], int]:
+    return lambda rows: len(ids) - pc.sum(pc.is_in(rows["_rowid"], pa.array(ids, pa.int64()))).as_py()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    made = World(tmp_path_factory.mktemp("kills"))
+    made.make()
+    yield made
+    if made.server is not None:
+        made.server.stop()
+
+
+@contextmanager
+def busy_writers(world: World, location: str) -> Iterator[None]:
+    """An INSERT, an UPDATE and a DELETE after the other at the same time, until something breaks them off."""
+    stop = threading.Event()
+
+    def write(statement: Callable[[AirportClient], None]) -> None:
+        with AirportClient(location, CATALOG) as client:
+            while not stop.is_set():
+                try:
+                    statement(client)
+                except WENT_WRONG:
+                    return
+
+    with ThreadPoolExecutor(3) as pool:
+        writers = [pool.submit(write, statement) for statement in (world.insert, world.update, world.delete)]
+        try:
+            yield
+        finally:
+            stop.set()
+    for writer in writers:
+        writer.result()
+
+
+def assert_each_has_zero_or_one_effect(world: World) -> None:
+    """As deltalake reads the table; and the gateway reads the same."""
+    rows = DeltaTable(world.table).to_pyarrow_table()
+    for statement in world.sent:
+        effect = statement.trace(rows)
+        assert effect in (0, statement.whole), statement.answer
+        if statement.answer == "acknowledged":
+            assert effect == statement.whole
+        if "nothing was written" in statement.answer:
+            assert effect == 0
+    assert pc.count_distinct(rows["_rowid"]).as_py() == rows.num_rows
+    with world.running().attach() as client:
+        read = client.scan(SCHEMA, TABLE, ["k", "v", "rowid"]).rows()
+    assert sorted((row["rowid"], row["k"], row["v"]) for row in read) == sorted(
+        (row["_rowid"], row["k"], row["v"]) for row in rows.to_pylist()
+    )
+
+
+def assert_every_statement_works(world: World) -> None:
+    with world.running().attach() as client:
+        for statement in (world.insert, world.update, world.delete):
+            statement(client)
+        assert [sent.answer for sent in world.sent[-3:]] == ["acknowledged"] * 3
+    assert_each_has_zero_or_one_effect(world)
+
+
+UPLOAD = f"""
+import sys
+import pyarrow as pa
+from tests.airport import AirportClient
+
+def rows():
+    yield pa.record_batch([pa.array(range({LARGE})), pa.array(["half"] * {LARGE})], names=["k", "v"])
+    print("sent", flush=True)
+    sys.stdin.read()
+
+with AirportClient(sys.argv[1], "{CATALOG}") as client:
+    client.insert("{SCHEMA}", "{TABLE}", rows())
+"""
+
+
+@contextmanager
+def upload_in_the_middle(world: World, location: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A client process that has sent some batches, which are spooled, and will send no more."""
+    arguments = [sys.executable, "-c", UPLOAD, location]
+    with subprocess.Popen(
+        arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=ROOT
+    ) as uploader:
+        try:
+            assert uploader.stdout is not None
+            assert uploader.stdout.readline() == b"sent\n"
+            wait_until(lambda: world.staged() != [])
+            yield uploader
+        finally:
+            uploader.kill()
+
+
+def assert_nothing_of_the_upload(world: World) -> None:
+    assert marked("half")(DeltaTable(world.table).to_pyarrow_table()) == 0
+
+
+def test_a_killed_client_commits_nothing_and_leaves_nothing_staged(world: World) -> None:
+    version = world.version()
+    with upload_in_the_middle(world, world.running().location) as uploader:
+        uploader.kill()
+        wait_until(lambda: world.staged() == [])
+    assert world.version() == version
+    assert_every_statement_works(world)
+
+
+def test_a_full_disk_is_told_and_nothing_stays_staged(world: World) -> None:
+    server, version = world.running(), world.version()
+    text = [secrets.token_hex(4_000) for _ in range(1_000)]
+    rows = pa.record_batch({"k": pa.array(range(1_000), pa.int64()), "v": text})
+    limits = resource.prlimit(server.pid, resource.RLIMIT_FSIZE)
+    with server.attach() as client:
+        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+        try:
+            with pytest.raises(flight.FlightError, match="the upload cannot be staged: File too large"):
+                client.insert(SCHEMA, TABLE, rows)
+        finally:
+            resource.prlimit(server.pid, resource.RLIMIT_FSIZE, limits)
+        assert world.staged() == []
+        assert world.version() == version
+        assert client.insert(SCHEMA, TABLE, rows).total_changed == 1_000
+    assert world.staged() == []
+    assert_each_has_zero_or_one_effect(world)
+
+
+def test_a_spark_killed_during_a_merge_comes_back_by_itself(world: World) -> None:
+    server = world.running()
+    jvm = server.jvm_pid()
+    assert jvm is not None
+    with busy_writers(world, server.location):
+        files = world.data_files()
+        wait_until(lambda: world.data_files() > files)  # a MERGE has begun to write
+        os.kill(jvm, signal.SIGKILL)
+        with server.attach() as client:  # reads go on
+            assert client.scan(SCHEMA, TABLE, ["k"]).num_rows > 0
+        wait_until(lambda: server.spark_state() != "ready")
+    broken_off = [sent.answer for sent in world.sent if sent.answer not in ("acknowledged", "none")]
+    assert broken_off
+    for answer in broken_off:
+        assert "nothing was written" in answer or "not known whether" in answer or "Spark" in answer, answer
+    server.wait_for_spark()
+    assert server.jvm_pid() not in (None, jvm)
+    assert_every_statement_works(world)
+
+
+def test_a_gateway_killed_while_it_stages_and_merges_leaves_whole_statements(world: World) -> None:
+    server = world.running()
+    with upload_in_the_middle(world, server.location), busy_writers(world, server.location):
+        files = world.data_files()
+        wait_until(lambda: world.data_files() > files)
+        server.kill()
+    assert world.staged() != []  # nobody was left to remove it
+    assert world.running() is not server
+    assert world.staged() == []
+    assert_nothing_of_the_upload(world)
+    assert_each_has_zero_or_one_effect(world)
+    assert_every_statement_works(world)
+
+
+def test_a_gateway_killed_between_commit_and_reply_leaves_whole_statements(world: World) -> None:
+    server = world.running()
+    with busy_writers(world, server.location):
+        version = world.version()
+        wait_until((world.table / "_delta_log" / f"{version + 3:020}.json").exists)
+        server.kill()
+    assert_each_has_zero_or_one_effect(world)
+    assert_every_statement_works(world)
