@@ -75,7 +75,6 @@ class ScanSettings(_Section):
     max_endpoints: Positive = 4
     concurrent: Positive = 64
     wait_seconds: Seconds = 300
-    idempotency_seconds: Seconds = 86_400
     idle_reader_seconds: Seconds = 300
     statistics: bool = True
 
