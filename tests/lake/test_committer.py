@@ -17,8 +17,11 @@ from gateway.lake.committer import Committer, Outcome
 from gateway.lake.pending import Committed, Pending
 from gateway.lake.schemas import Column
 from gateway.lake.staging import StagedRows, StagingFolder
+from gateway.lake.types import stored_form
 from gateway.lake.uploads import ROWID_FIELD, UploadPlan
 from gateway.settings import StagingSettings, WriteSettings
+
+KIND = stored_form(pa.field("v", pa.int64()))
 
 
 class Table:
@@ -68,7 +71,7 @@ class Table:
         staged.add(rows)
         staged.finish()
         columns = tuple(
-            (place, Column(name, pa.int64(), True, None, None, name, None)) for place, name in enumerate(names)
+            (place, Column(name, KIND.arrow, True, None, None, name, None, KIND)) for place, name in enumerate(names)
         )
         return Pending(operation, UploadPlan(columns, None), staged, WriteOptions(), WriteContext("me", **context))  # type: ignore[arg-type]
 
