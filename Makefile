@@ -16,7 +16,7 @@ BIN := .venv/bin
 LOCK := $(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-emit-index-url \
 	--no-emit-find-links --no-header
 
-.PHONY: help setup serve test bench lint lock clean
+.PHONY: help setup serve test bench soak lint lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ test: .venv/.jars ## run the tests
 
 bench: .venv/.jars ## measure; never part of the tests
 	@$(BIN)/python -m tests.bench $(ARGS)
+
+soak: .venv/.jars ## work on a gateway that is killed again and again, and prove that nothing is lost
+	@$(BIN)/python -m tests.system.soak $(ARGS)
 
 lint: .venv/.packages ## check style and types
 	@$(BIN)/ruff check .

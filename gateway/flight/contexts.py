@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from gateway.catalog.capabilities import Readable
 from gateway.catalog.changes import WriteContext
-from gateway.errors import ConflictError, OutcomeUnknownError
+from gateway.errors import ConflictError, OutcomeUnknownError, RequestError
 from gateway.transactions.manager import Owner, TransactionManager
 from gateway.wire.headers import CallHeaders
 from gateway.wire.json_dialect import Command, InsertCommand
 
 ANONYMOUS = "anonymous"
+_LONGEST_KEY = 200
 
 
 class WriteContexts:
@@ -23,24 +25,37 @@ class WriteContexts:
         self, headers: CallHeaders, table: Readable, is_cancelled: Callable[[], bool], *, changes_rows: bool
     ) -> WriteContext:
         """In a transaction, the rows to change must still be what they were when it met the table."""
+        key = _checked(headers.idempotency_key)
         transaction = self._open(headers, changes_rows=changes_rows)
         if transaction is None or not changes_rows:
-            return WriteContext(ANONYMOUS, transaction, is_cancelled=is_cancelled)
+            return WriteContext(ANONYMOUS, transaction, idempotency_key=key, is_cancelled=is_cancelled)
         view = self._transactions.touch(transaction, table.name.key, table.current)
         if view.identity is not None and table.current().identity != view.identity:
             raise ConflictError(f"table '{table.name}' was replaced by another one meanwhile; start a new transaction")
-        return WriteContext(ANONYMOUS, transaction, view.read_version, view.base, view.own, is_cancelled=is_cancelled)
+        return WriteContext(
+            ANONYMOUS,
+            transaction,
+            view.read_version,
+            view.base,
+            view.own,
+            idempotency_key=key,
+            is_cancelled=is_cancelled,
+        )
 
     def of_caller(
         self, headers: CallHeaders, table: Readable, command: Command, is_cancelled: Callable[[], bool]
     ) -> WriteContext:
         """The JSON dialect: the caller may say which version it read; without that and a transaction it did not."""
+        headers = replace(headers, idempotency_key=command.idempotency_key or headers.idempotency_key)
         if command.read_version is None:
             changes_rows = not isinstance(command, InsertCommand)
             return self.of_transaction(headers, table, is_cancelled, changes_rows=changes_rows)
         # The caller brings the base itself, so it does not matter whether the transaction still has one.
         transaction = self._open(headers, changes_rows=False)
-        return WriteContext(ANONYMOUS, transaction, command.read_version, is_cancelled=is_cancelled)
+        key = _checked(headers.idempotency_key)
+        return WriteContext(
+            ANONYMOUS, transaction, command.read_version, idempotency_key=key, is_cancelled=is_cancelled
+        )
 
     @contextlib.contextmanager
     def outcome(self, headers: CallHeaders) -> Iterator[None]:
@@ -69,3 +84,9 @@ class WriteContexts:
 
 def owner_of(headers: CallHeaders) -> Owner:
     return Owner(headers.session, ANONYMOUS)
+
+
+def _checked(key: str | None) -> str | None:
+    if key is not None and not (0 < len(key) <= _LONGEST_KEY and key.isprintable()):
+        raise RequestError(f"an idempotency key has 1 to {_LONGEST_KEY} printable characters")
+    return key

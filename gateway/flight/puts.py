@@ -31,7 +31,7 @@ from gateway.catalog.changes import (
 )
 from gateway.catalog.names import fold
 from gateway.catalog.registry import Catalogs
-from gateway.errors import CancelledError, NotFoundError, PreconditionError, RequestError, UnsupportedError
+from gateway.errors import CancelledError, NotFoundError, PreconditionError, RequestError
 from gateway.flight.uploads import Upload, Uploads
 from gateway.wire.headers import CallHeaders
 from gateway.wire.json_dialect import (
@@ -179,8 +179,6 @@ def _no_rowid(operation: Operation, target: _Target) -> PreconditionError:
 
 
 def _options(command: Command, target: _Target) -> WriteOptions:
-    if command.idempotency_key is not None:
-        raise UnsupportedError("idempotency_key is not supported yet; a retry of this statement may apply it twice")
     if not command.returning:
         return WriteOptions(strict=True)
     columns = _match(target, target.shape.names, command.returning_columns, "returning_columns")

@@ -103,7 +103,15 @@ class DeltaTable:
         self._writer_lock = tools.writer_lock
         self._write_room = WriteRoom(
             snapshots=self._snapshots,
-            writer=TableWriter(str(name), self._snapshots, self._log, tools.spark, tools.write, tools.staging.settings),
+            writer=TableWriter(
+                str(name),
+                self._snapshots,
+                self._log,
+                tools.spark,
+                tools.write,
+                tools.staging.settings,
+                tools.writer_lock,
+            ),
             staging=tools.staging,
             answers=Answers(self._log, lambda: self._snapshots.current().version, tools.write.idempotency_seconds),
             shape=lambda snapshot: self._told(snapshot).shape,

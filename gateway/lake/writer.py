@@ -42,6 +42,7 @@ from gateway.lake.spark import Profile, Spark
 from gateway.lake.spark_keys import check_keys_with_spark
 from gateway.lake.storage import Folder
 from gateway.lake.undo import prepare_undo
+from gateway.lake.writer_lock import UNGUARDED, WriteGuard
 from gateway.settings import StagingSettings, WriteSettings
 from gateway.telemetry import metrics
 
@@ -78,12 +79,14 @@ class TableWriter:
         spark: Spark,
         settings: WriteSettings,
         staging: StagingSettings,
+        guard: WriteGuard = UNGUARDED,
     ) -> None:
         self._table = table
         self._snapshots = snapshots
         self._log = log_folder
         self._spark = spark
         self._settings = settings
+        self._guard = guard
         self._conflicts = Conflicts(table, snapshots, log_folder)
         self._unsettled: _Unsettled | None = None
         self._committer = Committer(table, self._commit_group, settings, staging)
@@ -152,6 +155,7 @@ class TableWriter:
 
     def _merge(self, head: LogSnapshot, change: ChangeSet, note: CommitNote) -> tuple[int, int | None]:
         with self._spark.session(self._profile(head, change)) as session:
+            self._guard.check()
             if not isinstance(change.rows, pa.Table):
                 check_keys_with_spark(session, head, change)
             affected = run_merge(session, head, change, note.encode())

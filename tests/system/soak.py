@@ -1,0 +1,102 @@
+"""A gateway under work that is killed again and again: `python -m tests.system.soak`, or `make soak`.
+
+Exits with 1 when the tables do not agree with what clients were told.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gateway.lake.spark import Profile, Spark
+from gateway.settings import SparkSettings
+from tests.system.process import Server
+from tests.system.workload import SCHEMA, Ledger, Worker, judge, make_tables
+
+_READY_SECONDS = 300
+
+
+def run(warehouse: Path, folder: Path, clients: int, rounds: list[str], seconds: float, seed: int) -> Ledger:
+    """A round is so many seconds of work and its end: `gateway` and `spark` name what is killed, `stop` ends well."""
+    ledger = Ledger()
+    server = Server(warehouse, folder / "0", spark=True)
+    server.__enter__()
+    workers = [Worker(number, lambda: server.location, ledger, seed) for number in range(1, clients + 1)]
+    server.wait_for_spark()
+    for worker in workers:
+        worker.start()
+    pause = random.Random(seed)  # noqa: S311 - a workload, not a secret
+    for number, end in enumerate(rounds, start=1):
+        time.sleep(seconds * pause.uniform(0.5, 1.5))
+        if end == "spark":
+            if (jvm := server.jvm_pid()) is not None:
+                os.kill(jvm, signal.SIGKILL)
+            server.wait_for_spark()
+            continue
+        if end == "gateway":
+            server.kill()
+        else:
+            server.stop()
+        server = Server(warehouse, folder / str(number), spark=True)
+        server.__enter__()
+        server.wait_for_spark()
+    time.sleep(seconds)
+    for worker in workers:
+        worker.stop()
+    for worker in workers:
+        worker.join(_READY_SECONDS)
+        if worker.is_alive():
+            ledger.complain(f"{worker.name} hangs")
+    server.stop()
+    return ledger
+
+
+def make_warehouse(root: Path, make: Callable[[object, Path], None] = make_tables) -> Path:
+    """With a Spark of its own, which is gone afterwards."""
+    warehouse = root / "warehouse"
+    (warehouse / SCHEMA).mkdir(parents=True)
+    conf = {"spark.sql.warehouse.dir": str(root / "spark-warehouse")}
+    spark = Spark(SparkSettings(warm_up=False, conf=conf))
+    spark.start()
+    try:
+        spark.wait_ready(_READY_SECONDS)
+        with spark.session(Profile.LATENCY) as session:
+            make(session, warehouse)
+    finally:
+        spark.stop()
+    return warehouse
+
+
+def main(
+    minutes: Annotated[float, typer.Option(min=0.5, help="How long, more or less.")] = 30,
+    clients: Annotated[int, typer.Option(min=1)] = 8,
+    seed: Annotated[int | None, typer.Option(help="To repeat a run; another one each time otherwise.")] = None,
+) -> None:
+    """Work, kill, start again, and prove that nothing was lost, doubled or half-written."""
+    seed = random.randrange(1_000_000) if seed is None else seed  # noqa: S311 - a workload, not a secret
+    typer.echo(f"seed {seed}")
+    order = random.Random(seed)  # noqa: S311 - a workload, not a secret
+    rounds = [order.choice(["gateway", "gateway", "spark", "stop"]) for _ in range(max(1, round(minutes)))]
+    with tempfile.TemporaryDirectory(prefix="deltaport-soak-") as folder:
+        warehouse = make_warehouse(Path(folder))
+        ledger = run(warehouse, Path(folder), clients, rounds, 30, seed)
+        wrong = judge(ledger, warehouse)
+    for what, count in sorted(ledger.counts.items()):
+        typer.echo(f"{what:20} {count}")
+    for text in wrong[:20]:
+        typer.echo(f"WRONG: {text}")
+    typer.echo(f"{len(rounds)} rounds ({', '.join(rounds)}): {'nothing wrong' if not wrong else f'{len(wrong)} wrong'}")
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    typer.run(main)
