@@ -22,42 +22,51 @@ from gateway.settings import SparkSettings
 from tests.system.process import Server
 from tests.system.workload import SCHEMA, Ledger, Worker, judge, make_tables
 
-_READY_SECONDS = 300
+_PATIENCE_SECONDS = 300
 
 
-def run(warehouse: Path, folder: Path, clients: int, rounds: list[str], seconds: float, seed: int) -> Ledger:
-    """A round is so many seconds of work and its end: `gateway` and `spark` name what is killed, `stop` ends well."""
+def run(warehouse: Path, folder: Path, clients: int, rounds: list[str], statements: int, seed: int) -> Ledger:
+    """A round is so many statements and its end: `gateway` and `spark` name what is killed, `stop` ends well."""
     ledger = Ledger()
-    server = Server(warehouse, folder / "0", spark=True)
-    server.__enter__()
+    server = _start(warehouse, folder / "0")
     workers = [Worker(number, lambda: server.location, ledger, seed) for number in range(1, clients + 1)]
-    server.wait_for_spark()
     for worker in workers:
         worker.start()
     pause = random.Random(seed)  # noqa: S311 - a workload, not a secret
     for number, end in enumerate(rounds, start=1):
-        time.sleep(seconds * pause.uniform(0.5, 1.5))
+        _wait_for(ledger, statements)
+        time.sleep(pause.uniform(0, 2))
         if end == "spark":
             if (jvm := server.jvm_pid()) is not None:
                 os.kill(jvm, signal.SIGKILL)
-            server.wait_for_spark()
             continue
         if end == "gateway":
             server.kill()
         else:
             server.stop()
-        server = Server(warehouse, folder / str(number), spark=True)
-        server.__enter__()
-        server.wait_for_spark()
-    time.sleep(seconds)
+        server = _start(warehouse, folder / str(number))
+    _wait_for(ledger, statements)
     for worker in workers:
         worker.stop()
     for worker in workers:
-        worker.join(_READY_SECONDS)
+        worker.join(_PATIENCE_SECONDS)
         if worker.is_alive():
             ledger.complain(f"{worker.name} hangs")
     server.stop()
     return ledger
+
+
+def _start(warehouse: Path, folder: Path) -> Server:
+    return Server(warehouse, folder, spark=True).__enter__()
+
+
+def _wait_for(ledger: Ledger, statements: int) -> None:
+    wanted, deadline = ledger.done + statements, time.monotonic() + _PATIENCE_SECONDS
+    while ledger.done < wanted:
+        if time.monotonic() > deadline:
+            ledger.complain(f"fewer than {statements} statements were written in {_PATIENCE_SECONDS} s")
+            return
+        time.sleep(0.1)
 
 
 def make_warehouse(root: Path, make: Callable[[object, Path], None] = make_tables) -> Path:
@@ -68,7 +77,7 @@ def make_warehouse(root: Path, make: Callable[[object, Path], None] = make_table
     spark = Spark(SparkSettings(warm_up=False, conf=conf))
     spark.start()
     try:
-        spark.wait_ready(_READY_SECONDS)
+        spark.wait_ready(_PATIENCE_SECONDS)
         with spark.session(Profile.LATENCY) as session:
             make(session, warehouse)
     finally:
@@ -77,7 +86,7 @@ def make_warehouse(root: Path, make: Callable[[object, Path], None] = make_table
 
 
 def main(
-    minutes: Annotated[float, typer.Option(min=0.5, help="How long, more or less.")] = 30,
+    kills: Annotated[int, typer.Option(min=1, help="How often something is killed or stopped.")] = 20,
     clients: Annotated[int, typer.Option(min=1)] = 8,
     seed: Annotated[int | None, typer.Option(help="To repeat a run; another one each time otherwise.")] = None,
 ) -> None:
@@ -85,10 +94,10 @@ def main(
     seed = random.randrange(1_000_000) if seed is None else seed  # noqa: S311 - a workload, not a secret
     typer.echo(f"seed {seed}")
     order = random.Random(seed)  # noqa: S311 - a workload, not a secret
-    rounds = [order.choice(["gateway", "gateway", "spark", "stop"]) for _ in range(max(1, round(minutes)))]
+    rounds = [order.choice(["gateway", "gateway", "spark", "stop"]) for _ in range(kills)]
     with tempfile.TemporaryDirectory(prefix="deltaport-soak-") as folder:
         warehouse = make_warehouse(Path(folder))
-        ledger = run(warehouse, Path(folder), clients, rounds, 30, seed)
+        ledger = run(warehouse, Path(folder), clients, rounds, 50, seed)
         wrong = judge(ledger, warehouse)
     for what, count in sorted(ledger.counts.items()):
         typer.echo(f"{what:20} {count}")

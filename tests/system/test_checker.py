@@ -13,10 +13,9 @@ def test_nothing_is_lost_doubled_or_half_written_when_gateway_and_spark_are_kill
     warehouse = tmp_path / "warehouse"
     (warehouse / SCHEMA).mkdir(parents=True)
     make_tables(spark, warehouse)
-    ledger = run(warehouse, tmp_path, clients=4, rounds=["gateway", "spark"], seconds=8, seed=7)
+    ledger = run(warehouse, tmp_path, clients=4, rounds=["gateway", "spark"], statements=12, seed=7)
     assert judge(ledger, warehouse) == []
-    for what in ("append", "increment", "transfer", "keyed", "read"):
-        assert ledger.counts[f"{what} done"] > 0, ledger.counts
+    assert ledger.done >= 3 * 12
 
 
 def test_the_judge_sees_what_is_wrong(spark: Any, tmp_path: Path) -> None:

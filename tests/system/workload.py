@@ -57,6 +57,16 @@ class Ledger:
             self.counts[f"{what} {outcome.value}"] += 1
             write()
 
+    def count(self, what: str) -> None:
+        with self._lock:
+            self.counts[what] += 1
+
+    @property
+    def done(self) -> int:
+        """How many statements were answered with success."""
+        with self._lock:
+            return sum(count for what, count in self.counts.items() if what.endswith(Outcome.DONE.value))
+
     def complain(self, text: str) -> None:
         with self._lock:
             self.wrong.append(text)
@@ -173,7 +183,7 @@ class Worker(threading.Thread):
             self._ledger.complain("two reads of one transaction saw different rows")
         if sum(row["v"] for row in first) != ACCOUNTS * BALANCE:
             self._ledger.complain("a read saw money appear or vanish")
-        self._ledger.note("read", Outcome.DONE)
+        self._ledger.count("read")
 
     def _read(self, client: AirportClient, table: str, transaction: Transaction) -> list[dict[str, int]]:
         rows = client.scan(SCHEMA, table, ["k", "v", "rowid"], transaction=transaction).rows()
@@ -184,6 +194,7 @@ class Worker(threading.Thread):
             statement()
         except flight.FlightError as error:
             if error.extra_info:  # the gateway's own words
+                self._asked_to_stop.wait(_RETRY_SECONDS)
                 return Outcome.UNKNOWN if _UNKNOWN in str(error) else Outcome.REFUSED
             self._disconnect()
             return Outcome.UNKNOWN
