@@ -9,7 +9,8 @@ last field, marked as the client expects it.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -61,8 +62,8 @@ def read_schema(schema_json: str, configuration: dict[str, str], rowid_column: s
 
 def shape_of(schema: TableSchema, *, statistics: bool) -> pa.Schema:
     """What clients are told: the columns in order, then the row id, with everything the client understands."""
-    alike = [column for column in schema.columns if reads_alike(column.form)]
-    checks = [text for text in (to_duckdb(check, alike) for check in schema.checks) if text is not None]
+    columns = in_expressions(schema.columns)
+    checks = [text for text in (to_duckdb(check, columns) for check in schema.checks) if text is not None]
     # The client asks for every column that it needs, and fails where a type has no statistics.
     statistics = statistics and all(has_statistics(column.form) for column in schema.columns)
     return pa.schema(
@@ -74,6 +75,11 @@ def shape_of(schema: TableSchema, *, statistics: bool) -> pa.Schema:
             }
         ),
     )
+
+
+def in_expressions(columns: Sequence[Column]) -> list[Column]:
+    """The columns for translating an expression: one that stands for another type has no type to compare by."""
+    return [column if reads_alike(column.form) else replace(column, type=pa.null()) for column in columns]
 
 
 def rowid_field(schema: TableSchema) -> pa.Field:

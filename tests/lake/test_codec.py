@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 
 from gateway.errors import PreconditionError, RequestError
 from gateway.lake.codec import decode, encode
+from gateway.lake.schemas import read_schema, shape_of
 from gateway.lake.types import ANNOTATION_KEY, StoredForm, form_of, stored_form
+from gateway.wire.listing import CHECKS_KEY
 from tests.lake.typed_values import BY_TEXT, KINDS, NESTED, Kind, array_of, exact, nested_kinds
 
 CAPTURES = [
@@ -199,6 +202,19 @@ def test_an_annotation_that_no_longer_fits_says_nothing() -> None:
     for metadata in ({ANNOTATION_KEY: '"uuid"'}, {ANNOTATION_KEY: "{broken"}, {ANNOTATION_KEY: '{"length": 3}'}):
         form = form_of("c", "long", metadata)
         assert (form.is_plain, form.annotation, form.told.type) == (True, None, pa.int64())
+
+
+def test_checks_are_told_only_where_stored_values_say_the_same() -> None:
+    fields = [pa.field("u", pa.uuid()), pa.field("n", pa.uint8()), pa.field("t", pa.time64("us"))]
+    columns = []
+    for form in map(stored_form, fields):
+        metadata = {ANNOTATION_KEY: form.annotation}
+        columns.append({"name": form.name, "type": form.delta, "nullable": True, "metadata": metadata})
+    checks = ("n > 3", "t > 5", "u = 'B975E418-7A6D-4AFD-B1A4-1F7174CE1805'", "t IS NOT NULL")
+    properties = {f"delta.constraints.c{index}": check for index, check in enumerate(checks)}
+    schema = read_schema(json.dumps({"type": "struct", "fields": columns}), properties, "_rowid")
+    told = msgpack.unpackb((shape_of(schema, statistics=False).metadata or {})[CHECKS_KEY])
+    assert told == {"constraints": ["n > 3", "NOT t IS NULL"]}
 
 
 @pytest.mark.parametrize("written", ['{"length": 1099511627776}', '{"length": true}', '{"element": 5}', "[" * 100_000])
