@@ -177,7 +177,7 @@ class Server:
         raise RuntimeError(f"the gateway did not open its port; its log ends with:\n{tail}")
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 240) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 600) -> None:
     """Wait for a condition; the deadline is for machines with a lot to do."""
     deadline = time.monotonic() + seconds
     while not condition():
