@@ -37,6 +37,7 @@ from gateway.lake.spark_numbering import (
     rewrite_with_ids,
 )
 from gateway.lake.storage import Folder
+from gateway.lake.writer_lock import UNGUARDED, WriteGuard
 
 log = structlog.get_logger(__name__)
 
@@ -76,7 +77,15 @@ class Limits:
 class Adoption:
     """One run over one table, by one thread. Others may write to the table meanwhile."""
 
-    def __init__(self, table: str, uri: str, spark: Spark, column: str, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        table: str,
+        uri: str,
+        spark: Spark,
+        column: str,
+        limits: Limits | None = None,
+        guard: WriteGuard = UNGUARDED,
+    ) -> None:
         folder = Folder.open(uri)
         self._table = table
         self._snapshots = Snapshots(table, folder, column)
@@ -84,6 +93,7 @@ class Adoption:
         self._spark = spark
         self._column = column
         self._limits = limits or Limits()
+        self._guard = guard
 
     def check(self) -> None:
         """Refuse a table that cannot have row ids; needs no Spark."""
@@ -152,6 +162,7 @@ class Adoption:
     def _alter(self, change: str) -> int:
         def alter(head: LogSnapshot, note: CommitNote, _attempt: int) -> int:
             with self._spark.session(Profile.LATENCY) as session:
+                self._guard.check()
                 session.conf.set(_NOTE, note.encode())
                 try:
                     session.sql(f"ALTER TABLE {table_at(head.uri)} {change}")
@@ -178,6 +189,7 @@ class Adoption:
         def number(head: LogSnapshot, note: CommitNote, attempt: int) -> int:
             headroom = 0 if attempt == 0 else _HEADROOM
             with self._spark.session(_profile(sum(file.bytes for file in group))) as session:
+                self._guard.check()
                 return rewrite_with_ids(session, head.uri, _rowid(head).name, found, group, note.encode(), headroom)
 
         return self._commit("adopt", number, landed=rows, rows=rows)

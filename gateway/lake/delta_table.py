@@ -182,7 +182,7 @@ class DeltaTable:
     def _adopt(self, tools: TableTools) -> Adopted:
         limits = Limits(retry_seconds=tools.write.retry_seconds)
         uri = self._snapshots.current().uri
-        return Adoption(str(self._name), uri, tools.spark, tools.rowid_column, limits).run()
+        return Adoption(str(self._name), uri, tools.spark, tools.rowid_column, limits, tools.writer_lock).run()
 
     def undo(self, transaction: str, context: WriteContext) -> Undone:
         self._writer_lock.refuse_early()

@@ -60,6 +60,9 @@ class StagingFolder:
         """Remove the folders of processes that are gone: whoever is alive holds its lock."""
         for folder in self._root.glob(f"{_OWNED}*"):
             with contextlib.suppress(OSError):
+                if not (folder / _LOCK).exists():
+                    folder.rmdir()  # killed before it could take its lock, so there is nothing in it
+                    continue
                 held = os.open(folder / _LOCK, os.O_RDWR)
                 try:
                     fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -206,13 +206,14 @@ def adopt(
     found = lake.catalogs.get(catalog or only).table(schema, name)
     assert isinstance(found, DeltaTable)
     limits = Limits(retry_seconds=settings.write.retry_seconds)
-    adoption = Adoption(str(found.name), found.current().log.uri, lake.spark, settings.rowids.column, limits)
+    guard = lake.writer_locks.of(found.name.catalog)
+    adoption = Adoption(str(found.name), found.current().log.uri, lake.spark, settings.rowids.column, limits, guard)
     adoption.check()
     lake.spark.start()
     try:
         with _progress("Starting Spark"):
             lake.spark.wait_ready(_SPARK_START_SECONDS)
-        lake.writer_locks.of(found.name.catalog).check()
+        guard.check()
         with _rows_bar(f"Giving ids to {found.name}") as report:
             adopted = adoption.run(report)
     finally:

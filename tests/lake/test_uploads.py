@@ -171,6 +171,7 @@ def test_leftovers_of_a_dead_process_are_removed_and_those_of_a_living_one_kept(
     dead = folder_of(tmp_path, memory_rows=1)
     left = staged(dead, 10, 5)
     os.close(dead._held)  # as the kernel does for a process that is killed
+    (tmp_path / "gateway-that-never-staged").mkdir()
     folder_of(tmp_path).remove_leftovers()
     assert (tmp_path / kept.folder).exists()
     assert not (tmp_path / left.folder).exists()

@@ -118,7 +118,8 @@ class Server:
         return None
 
     def wait_for_spark(self) -> None:
-        wait_until(lambda: self.spark_state() == "ready")
+        """Until statements can be written."""
+        wait_until(lambda: self.readiness()["writes"] == "ready")
 
     def metric(self, name: str) -> float:
         """The sum of a metric over its labels, as /metrics tells it."""
@@ -126,9 +127,12 @@ class Server:
             text = reply.read().decode()
         return sum(float(value) for value in re.findall(rf"^{name}(?:\{{[^}}]*\}})? (\S+)$", text, re.MULTILINE))
 
+    def readiness(self) -> dict[str, str]:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._http_port}/readyz", timeout=60) as reply:
+            return dict(json.load(reply))
+
     def spark_state(self) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._http_port}/readyz", timeout=10) as reply:
-            return str(json.load(reply)["spark"])
+        return self.readiness()["spark"]
 
     def resident_bytes(self) -> int:
         status = Path(f"/proc/{self._process.pid}/status").read_text()
@@ -177,7 +181,7 @@ class Server:
         raise RuntimeError(f"the gateway did not open its port; its log ends with:\n{tail}")
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 240) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 600) -> None:
     """Wait for a condition; the deadline is for machines with a lot to do."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -64,7 +64,7 @@ def run(*arguments: str, cwd: Path = ROOT, **settings: str) -> subprocess.Comple
         env={**environment(**settings), "PYTHONPATH": str(ROOT), "COLUMNS": "200"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
 
