@@ -24,8 +24,10 @@ from gateway.lake.staging import StagingFolder
 from gateway.lake.storage import Folder
 from gateway.settings import DdlSettings, ScanSettings, StagingSettings, WriteSettings
 from gateway.wire.ddl import OnConflict, TableDefinition
+from tests.airport.arrow_types import duckdb_type
 from tests.doubles import run_in_turn
 from tests.lake.reading import NO_SPARK
+from tests.lake.typed_values import KINDS, NESTED
 
 ONE = TableDefinition(pa.schema([("a", pa.int64())]))
 TWO = TableDefinition(pa.schema([("a", pa.int64()), ("b", pa.string())]))
@@ -102,6 +104,17 @@ def test_a_new_table_is_one_that_delta_knows_with_row_ids_first(room: Room) -> N
     told = room.catalog.table("s", "t").describe().shape
     assert told.names == ["id", "at", "st", "rowid"]
     assert b"id > 0" in told.metadata[b"check_constraints"]
+
+
+def test_a_column_of_every_type_is_told_as_the_type_it_was_made_with(room: Room) -> None:
+    columns = pa.schema([kind.field(f"c{position}") for position, kind in enumerate((*KINDS, *NESTED))])
+    room.make("everything", TableDefinition(columns))
+    told = room.catalog.table("s", "everything").describe().shape
+    for sent in columns:
+        field = told.field(sent.name)
+        assert duckdb_type(field.type) == duckdb_type(sent.type)
+        name = b"ARROW:extension:name"
+        assert (field.metadata or {}).get(name) == (sent.metadata or {}).get(name)
 
 
 def test_each_change_is_known_at_once_and_moves_the_version(room: Room) -> None:
