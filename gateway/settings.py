@@ -95,6 +95,10 @@ class WriteSettings(_Section):
     idempotency_seconds: Seconds = 86_400
 
 
+class DdlSettings(_Section):
+    dropped_keep_days: Annotated[float, Field(ge=0)] = 7
+
+
 class FilterSettings(_Section):
     depth: Positive = 200
     in_items: Positive = 10_000
@@ -151,6 +155,7 @@ class Settings(BaseSettings):
     scan: ScanSettings = ScanSettings()
     staging: StagingSettings = StagingSettings()
     write: WriteSettings = WriteSettings()
+    ddl: DdlSettings = DdlSettings()
     filters: FilterSettings = FilterSettings()
     limits: LimitSettings = LimitSettings()
     transactions: TransactionSettings = TransactionSettings()

@@ -65,6 +65,7 @@ class Catalog:
         self._run_all = run_all
         self._refreshing = threading.Lock()
         self._refreshes_begun = 0
+        self._edits = 0
         self._changing = threading.Lock()
         self._listing = Listing()
         self._version = first_version
@@ -108,6 +109,18 @@ class Catalog:
                 tables = {k: v for k, v in self._listing.tables.items() if k != key}
                 self._become(self._listing.schemas, tables, self._listing.broken)
 
+    @property
+    def source(self) -> Source:
+        return self._source
+
+    def edit(self, change: Callable[[Listing], Listing]) -> None:
+        """Tell of a change that the gateway itself made: known at once, and the version moves."""
+        self.listing()
+        with self._changing:
+            self._edits += 1
+            new = change(self._listing)
+            self._become(new.schemas, new.tables, new.broken, schema_changed=True)
+
     def refresh(self) -> None:
         """List the source and look at every table's log.
 
@@ -119,9 +132,12 @@ class Catalog:
             if self._refreshes_begun > begun:
                 return
             self._refreshes_begun += 1
-            self._refresh()
+            while not self._refresh():
+                pass
 
-    def _refresh(self) -> None:
+    def _refresh(self) -> bool:
+        """One look at everything; False when it was overtaken by an edit, of which it may have seen half."""
+        edits = self._edits
         known = self._listing.tables
         schemas: dict[str, str] = {}
         for schema_name in self._source.schemas():
@@ -143,9 +159,12 @@ class Catalog:
 
         self._run_all([_call(look_at, *names) for names in _without_twins(schemas, self._source.tables())])
         with self._changing:
+            if self._edits != edits:
+                return False
             self._report_broken(broken)
             self._become(schemas, tables, broken, schema_changed=bool(changed))
             self._loaded.set()
+            return True
 
     def _become(
         self,

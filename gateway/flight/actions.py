@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pyarrow import flight
@@ -52,6 +52,7 @@ class Actions:
         puts: Puts,
         transactions: TransactionActions,
         limits: LimitSettings,
+        more: Mapping[str, tuple[str, Handler]] | None = None,
     ) -> None:
         self._catalogs = catalogs
         self._browsing = browsing
@@ -68,6 +69,7 @@ class Actions:
             "flight_info": Action("A table at a version or time", self._flight_info),
             "column_statistics": Action("Bounds of a column, from the Delta log", self._column_statistics),
             "delete": JsonAction("Delete rows by their ids (JSON)", puts.delete),
+            **{name: Action(*action) for name, action in (more or {}).items()},
         }
 
     def names(self) -> list[tuple[str, str]]:

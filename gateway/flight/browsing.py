@@ -42,12 +42,13 @@ class Browsing:
         version, listing = catalog.version, catalog.listing()
         entries: dict[str, list[bytes]] = {key: [] for key in listing.schemas}
         for (schema, _), table in listing.tables.items():
-            entries[schema].append(self._entry_bytes(table, attached_as))
+            entries[schema].append(self.entry(table, attached_as))
         return encode_listing(
             (SchemaEntry(listing.schemas[key], "", tuple(of)) for key, of in entries.items()), version
         )
 
-    def _entry_bytes(self, table: Readable, attached_as: str) -> bytes:
+    def entry(self, table: Readable, attached_as: str) -> bytes:
+        """One table as listings and DDL replies tell it."""
         description = table.describe()
         known = self._entries.setdefault(description, {})
         if attached_as not in known:

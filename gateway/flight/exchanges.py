@@ -7,31 +7,37 @@ after which the change is made durable before the count is sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 import structlog
 from pyarrow import flight
 
+from gateway.catalog.capabilities import Readable
 from gateway.catalog.changes import Operation, Statement, WriteOptions, delete_of, insert_into, update_of
 from gateway.catalog.registry import Catalogs
 from gateway.errors import CancelledError, GatewayError, RequestError
 from gateway.flight.contexts import WriteContexts
+from gateway.flight.fillings import Fillings
 from gateway.flight.puts import batches_of, schema_of
 from gateway.flight.uploads import Upload, Uploads
 from gateway.wire.headers import CallHeaders
 from gateway.wire.packing import pack
-from gateway.wire.tickets import decode_path
+from gateway.wire.tickets import SchemaStamp, decode_path, stamp_of
 
 log = structlog.get_logger(__name__)
 
 
 class Exchanges:
-    def __init__(self, catalogs: Catalogs, contexts: WriteContexts, uploads: Uploads) -> None:
+    def __init__(
+        self, catalogs: Catalogs, contexts: WriteContexts, uploads: Uploads, fillings: Fillings | None = None
+    ) -> None:
         self._catalogs = catalogs
         self._contexts = contexts
         self._uploads = uploads
+        self._fillings = fillings
 
     def run(
         self,
@@ -43,11 +49,15 @@ class Exchanges:
         peer: str,
     ) -> int:
         """Take an upload to its commit and answer it; returns how many rows were affected."""
+        path = decode_path(descriptor)
+        table = self._catalogs.get(path.catalog or headers.catalog).table(path.schema, path.table)
         with (
             self._contexts.outcome(headers),
+            self._filling(headers, table),
             self._uploads.watched(reader, peer, headers.transaction) as upload,
         ):
-            statement = self._open(headers, descriptor, schema_of(upload), is_cancelled)
+            with _told(table, path.stamp):
+                statement = self._open(headers, table, schema_of(upload), is_cancelled)
             upload.fills(statement)
             try:
                 writer.begin(statement.reply_schema)
@@ -60,15 +70,12 @@ class Exchanges:
         writer.write_metadata(pack({"total_changed": changed}))
         return changed
 
+    def _filling(self, headers: CallHeaders, table: Readable) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self._fillings is None else self._fillings.around(headers, table)
+
     def _open(
-        self,
-        headers: CallHeaders,
-        descriptor: flight.FlightDescriptor,
-        upload: pa.Schema,
-        is_cancelled: Callable[[], bool],
+        self, headers: CallHeaders, table: Readable, upload: pa.Schema, is_cancelled: Callable[[], bool]
     ) -> Statement:
-        path = decode_path(descriptor)
-        table = self._catalogs.get(path.catalog or headers.catalog).table(path.schema, path.table)
         changes_rows = headers.operation != Operation.INSERT.value
         context = self._contexts.of_transaction(headers, table, is_cancelled, changes_rows=changes_rows)
         options = WriteOptions(returning=headers.returning, echo=True)
@@ -102,6 +109,17 @@ class Exchanges:
                     writer.write_batch(answer)
         if failure is not None:
             raise failure
+
+
+@contextlib.contextmanager
+def _told(table: Readable, stamp: SchemaStamp | None) -> Iterator[None]:
+    """An upload that does not fit, of a client that was told another schema, is told why."""
+    try:
+        yield
+    except RequestError as error:
+        if stamp is None or stamp.digest == stamp_of(table.current().shape, 0).digest:
+            raise
+        raise RequestError(f"the schema of table '{table.name}' changed, attach again") from error
 
 
 def known_operation(name: str | None) -> str:

@@ -90,7 +90,7 @@ class Scans:
             if point is not None:
                 snapshot = table.at(table.version_as_of(point))
                 return Target(catalog, table, snapshot, _without_statistics(snapshot.shape))
-            snapshot = self._pinned(headers.transaction, table)
+            snapshot = _not_before(table, self._pinned(headers.transaction, table), path.stamp)
             return Target(catalog, table, snapshot, _told_shape(table, snapshot, path.stamp))
         except NotFoundError:
             if not _exists(table):
@@ -103,6 +103,16 @@ class Scans:
         if view.identity is not None and snapshot.identity != view.identity:
             raise NotFoundError(f"table '{table.name}' was replaced by another one meanwhile; start a new transaction")
         return snapshot
+
+
+def _not_before(table: Readable, snapshot: Snapshot, stamp: SchemaStamp | None) -> Snapshot:
+    """A client that altered a table within its transaction knows a schema that the pinned version does not have."""
+    if stamp is None or stamp.version <= snapshot.version:
+        return snapshot
+    try:
+        return table.at(stamp.version)
+    except NotFoundError:
+        return snapshot  # another table by now; its shape tells
 
 
 def _open(table: Readable, ticket: ScanTicket) -> BatchStream:

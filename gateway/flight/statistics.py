@@ -24,12 +24,11 @@ def statistics_reply(scans: Scans, headers: CallHeaders, request: StatisticsRequ
         raise NotFoundError(f"table '{target.table.name}' has no column '{request.column[:60]}'")
     if not isinstance(target.snapshot, WithStatistics):
         raise UnsupportedError(f"table '{target.table.name}' has no statistics")
-    known = (
-        target.snapshot.statistics(request.column)
-        if request.column in target.snapshot.shape.names
-        else ColumnStatistics()
-    )
-    return encode_statistics(target.shape.field(index).type, known)
+    kind = target.shape.field(index).type
+    now = target.snapshot.shape.get_field_index(request.column)
+    # Of a column that is another one since this client attached nothing is known; reading it is refused.
+    is_same = now >= 0 and target.snapshot.shape.field(now).type == kind
+    return encode_statistics(kind, target.snapshot.statistics(request.column) if is_same else ColumnStatistics())
 
 
 def encode_statistics(kind: pa.DataType, known: ColumnStatistics) -> bytes:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import pyarrow as pa
 
@@ -22,10 +24,11 @@ from gateway.catalog.changes import Undone, WriteContext
 from gateway.catalog.names import TableName
 from gateway.errors import NotFoundError, RequestError
 from gateway.lake.adoption import Adopted, Adoption, Limits
+from gateway.lake.altering import TableAlterer
 from gateway.lake.auto_adoption import Numbering, SelfAdopting
 from gateway.lake.history import parse_moment, parse_version, version_at_time
 from gateway.lake.idempotency import Answers
-from gateway.lake.pending import Committed, Undoing
+from gateway.lake.pending import Committed, Undoing, Work
 from gateway.lake.reader import Readers
 from gateway.lake.schemas import shape_of
 from gateway.lake.snapshots import LOG, LogSnapshot, Snapshots
@@ -34,9 +37,11 @@ from gateway.lake.staging import StagingFolder
 from gateway.lake.statements import FullyChangeable, WriteRoom, abilities, changes_of
 from gateway.lake.statistics import column_statistics
 from gateway.lake.storage import Folder
+from gateway.lake.turns import Turns
 from gateway.lake.writer import TableWriter
 from gateway.lake.writer_lock import UNGUARDED, WriteGuard
 from gateway.settings import WriteSettings
+from gateway.wire.ddl import Alteration
 from gateway.wire.tickets import Slice, stamp_of
 
 
@@ -91,6 +96,25 @@ class TableTools:
     adopts: bool = False
 
 
+class _TurnTaker(TableWriter):
+    """A writer whose commits never run beside a change of the table's definition or place."""
+
+    def __init__(self, turns: Turns, *parts: Any) -> None:
+        super().__init__(*parts)
+        self._turns = turns
+
+    def commit(self, work: Work) -> Committed:
+        with self._turns.with_others():
+            return super().commit(work)
+
+    @contextlib.contextmanager
+    def paused(self, wait_seconds: float) -> Iterator[None]:
+        """Alone with the table, and sure that no earlier commit may still land."""
+        with self._turns.alone(wait_seconds):
+            self._settle_earlier()
+            yield
+
+
 class DeltaTable:
     """Thread-safe: the snapshots have their own lock, `_lock` guards the description."""
 
@@ -101,17 +125,30 @@ class DeltaTable:
         self._readers = tools.readers
         self._statistics = tools.statistics
         self._writer_lock = tools.writer_lock
+        self._turns = Turns(str(name))
+        self._wait_seconds = tools.write.retry_seconds
+        self._alterer = TableAlterer(
+            str(name),
+            tools.rowid_column,
+            self._snapshots,
+            self._log,
+            tools.spark,
+            tools.write.retry_seconds,
+            tools.writer_lock,
+        )
+        self._writer = _TurnTaker(
+            self._turns,
+            str(name),
+            self._snapshots,
+            self._log,
+            tools.spark,
+            tools.write,
+            tools.staging.settings,
+            tools.writer_lock,
+        )
         self._write_room = WriteRoom(
             snapshots=self._snapshots,
-            writer=TableWriter(
-                str(name),
-                self._snapshots,
-                self._log,
-                tools.spark,
-                tools.write,
-                tools.staging.settings,
-                tools.writer_lock,
-            ),
+            writer=self._writer,
             staging=tools.staging,
             answers=Answers(self._log, lambda: self._snapshots.current().version, tools.write.idempotency_seconds),
             shape=lambda snapshot: self._told(snapshot).shape,
@@ -182,12 +219,23 @@ class DeltaTable:
     def _adopt(self, tools: TableTools) -> Adopted:
         limits = Limits(retry_seconds=tools.write.retry_seconds)
         uri = self._snapshots.current().uri
-        return Adoption(str(self._name), uri, tools.spark, tools.rowid_column, limits, tools.writer_lock).run()
+        with self._turns.with_others():
+            return Adoption(str(self._name), uri, tools.spark, tools.rowid_column, limits, tools.writer_lock).run()
 
     def undo(self, transaction: str, context: WriteContext) -> Undone:
         self._writer_lock.refuse_early()
-        done = self._write_room.writer.commit(Undoing(transaction, context))
+        done = self._writer.commit(Undoing(transaction, context))
         return Undone(done.affected, done.version)
+
+    def alter(self, change: Alteration, caller: str) -> None:
+        with self.alone():
+            self._alterer.alter(change, caller)
+
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        return self._writer.paused(self._wait_seconds)
+
+    def retire(self) -> None:
+        self._snapshots.close()
 
     def _wrap(self, snapshot: LogSnapshot) -> DeltaSnapshot:
         return DeltaSnapshot(snapshot, shape_of(snapshot.schema, statistics=self._statistics), self._readers)

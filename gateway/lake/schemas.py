@@ -16,13 +16,16 @@ from typing import Any
 import pyarrow as pa
 
 from gateway.catalog.names import fold
+from gateway.lake.checks import NamedType, stored_check
 from gateway.lake.expressions import to_duckdb
 from gateway.lake.types import StoredForm, form_of, has_statistics, reads_alike
 from gateway.wire.listing import CHECKS_KEY, COMMENT_KEY, DEFAULT_KEY, ROWID_KEY, STATISTICS_KEY, metadata_of
 from gateway.wire.packing import pack
 
 ROWID = "rowid"
-_CONSTRAINT_PREFIX = "delta.constraints."
+CONSTRAINT_PREFIX = "delta.constraints."
+CHECK_TEXT_PREFIX = "deltaport.check."  # what a client wrote, under the name of the constraint
+DEFAULT_TEXT = "deltaport.default"  # in a column's metadata: what a client wrote, and what Delta keeps of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class Column:
     physical_name: str
     field_id: int | None
     form: StoredForm
+    client_default: str | None = None  # the default as a client wrote it
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,7 @@ class TableSchema:
 
     columns: tuple[Column, ...]
     rowid: Column | None
-    checks: tuple[str, ...]
+    checks: tuple[tuple[str, str | None], ...]  # as Delta enforces it, and as a client wrote it
 
     def column(self, name: str) -> Column | None:
         return next((column for column in self.columns if column.name == name), None)
@@ -56,14 +60,17 @@ def read_schema(schema_json: str, configuration: dict[str, str], rowid_column: s
     fields = json.loads(schema_json)["fields"]
     columns = tuple(_column(field) for field in fields)
     rowid = next((c for c in columns if fold(c.name) == fold(rowid_column) and c.type == pa.int64()), None)
-    checks = (text for key, text in sorted(configuration.items()) if key.startswith(_CONSTRAINT_PREFIX))
+    checks = (
+        (text, configuration.get(CHECK_TEXT_PREFIX + key.removeprefix(CONSTRAINT_PREFIX)))
+        for key, text in sorted(configuration.items())
+        if key.startswith(CONSTRAINT_PREFIX)
+    )
     return TableSchema(tuple(c for c in columns if c is not rowid), rowid, tuple(checks))
 
 
 def shape_of(schema: TableSchema, *, statistics: bool) -> pa.Schema:
     """What clients are told: the columns in order, then the row id, with everything the client understands."""
-    columns = in_expressions(schema.columns)
-    checks = [text for text in (to_duckdb(check, columns) for check in schema.checks) if text is not None]
+    checks = [text for text in (_told_check(schema, *check) for check in schema.checks) if text is not None]
     # The client asks for every column that it needs, and fails where a type has no statistics.
     statistics = statistics and all(has_statistics(column.form) for column in schema.columns)
     return pa.schema(
@@ -80,6 +87,15 @@ def shape_of(schema: TableSchema, *, statistics: bool) -> pa.Schema:
 def in_expressions(columns: Sequence[Column]) -> list[Column]:
     """The columns for translating an expression: one that stands for another type has no type to compare by."""
     return [column if reads_alike(column.form) else replace(column, type=pa.null()) for column in columns]
+
+
+def _told_check(schema: TableSchema, stored: str, original: str | None) -> str | None:
+    """The client's own words, unless somebody else has changed the constraint since."""
+    if original is not None:
+        told = [NamedType(column.name, column.form.told.type) for column in schema.columns]
+        if stored_check(original, told) == stored:
+            return original
+    return to_duckdb(stored, in_expressions(schema.columns))
 
 
 def rowid_field(schema: TableSchema) -> pa.Field:
@@ -103,8 +119,8 @@ def told_type(column: Column) -> pa.DataType:
 
 
 def _told_field(column: Column) -> pa.Field:
-    default = None
-    if column.default is not None and reads_alike(column.form):
+    default = column.client_default
+    if default is None and column.default is not None and reads_alike(column.form):
         default = to_duckdb(column.default, ())
     extras = metadata_of({COMMENT_KEY: column.comment, DEFAULT_KEY: default})
     metadata = {**(column.form.told.metadata or {}), **(extras or {})}
@@ -123,4 +139,14 @@ def _column(field: dict[str, Any]) -> Column:
         physical_name=metadata.get("delta.columnMapping.physicalName", field["name"]),
         field_id=metadata.get("delta.columnMapping.id"),
         form=form,
+        client_default=_client_default(metadata),
     )
+
+
+def _client_default(metadata: dict[str, Any]) -> str | None:
+    """None as well when somebody else has changed the default since."""
+    try:
+        kept = json.loads(metadata.get(DEFAULT_TEXT, "null"))
+        return str(kept["text"]) if kept and kept["stored"] == metadata.get("CURRENT_DEFAULT") else None
+    except (ValueError, TypeError, KeyError):
+        return None

@@ -127,6 +127,14 @@ class Snapshots:
         self._head_stamp: Stamp | None = None
         self._life = 0  # counts how often the table was found made anew
         self._kept: OrderedDict[int, LogSnapshot] = OrderedDict()
+        self._is_closed = False
+
+    def close(self) -> None:
+        """The table was dropped or has another name: whatever is in its place from now on is another one."""
+        with self._lock:
+            self._is_closed = True
+            self._life += 1
+            self._kept.clear()
 
     def current(self) -> LogSnapshot:
         """The newest version, as of now."""
@@ -162,6 +170,8 @@ class Snapshots:
             raise self._no_version(version) from error
 
     def _newest(self) -> DeltaTable:
+        if self._is_closed:
+            raise NotFoundError(f"table '{self._table}' was dropped or renamed; attach again")
         if self._head is None or not self._is_up_to_date(self._head.version()):
             return self._catch_up()
         return self._head

@@ -1,12 +1,15 @@
 """Folders of a file system, local or remote, seen only as far as a catalog needs.
 
 One small class over Arrow's file systems, so that a local path, a mounted one
-and an `hdfs://` URI take the same way. It lists and looks; it never writes.
+and an `hdfs://` URI take the same way. Whole folders are made, moved and removed
+here, and nothing follows a link out of the folder it was asked to remove.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -81,6 +84,61 @@ class Folder:
     def open_file(self, name: str) -> fs.NativeFile:
         return self._filesystem.open_input_file(f"{self._path}/{name}")
 
+    def create(self) -> None:
+        with _changes("made"):
+            self._filesystem.create_dir(self._path, recursive=True)
+
+    def write_file(self, name: str, data: bytes) -> None:
+        with _changes("written"), self._filesystem.open_output_stream(f"{self._path}/{name}") as file:
+            file.write(data)
+
+    def read_file(self, name: str) -> bytes:
+        with self.open_file(name) as file:
+            data: bytes = file.read()
+            return data
+
+    def rename_file(self, name: str, new_name: str) -> None:
+        with _changes("written"):
+            self._filesystem.move(f"{self._path}/{name}", f"{self._path}/{new_name}")
+
+    def remove_file(self, name: str) -> None:
+        with _changes("removed"):
+            self._filesystem.delete_file(f"{self._path}/{name}")
+
+    def move_to(self, place: Folder) -> None:
+        """Become another folder, in one stroke; the place must be free."""
+        with _changes("moved"):
+            self._filesystem.move(self._path, place._path)
+
+    def remove_empty(self) -> bool:
+        """Remove the folder unless something is in it; whether it is gone."""
+        if not isinstance(self._filesystem, fs.LocalFileSystem):
+            if any(True for _ in self._list()):
+                return False
+            with _changes("removed"):
+                self._filesystem.delete_dir(self._path)
+            return True
+        with _changes("removed"):
+            try:
+                Path(self._path).rmdir()
+            except FileNotFoundError:
+                return True
+            except OSError as error:
+                if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                    return False
+                raise
+        return True
+
+    def remove_tree(self) -> None:
+        """Remove the folder and all in it; of a link, the link alone."""
+        with _changes("removed"):
+            if not isinstance(self._filesystem, fs.LocalFileSystem):
+                self._filesystem.delete_dir(self._path)
+            elif Path(self._path).is_symlink():
+                Path(self._path).unlink()
+            else:
+                shutil.rmtree(self._path)  # removes links inside, not what they lead to
+
     def _may_have(self, marker: str) -> bool:
         try:
             return self.child(marker).exists()
@@ -103,6 +161,14 @@ class Folder:
         except OSError as error:
             raise _failure(error, "looked at") from error
         return infos
+
+
+@contextlib.contextmanager
+def _changes(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _failure(error, what) from error
 
 
 def _stamp(info: fs.FileInfo) -> Stamp:

@@ -16,7 +16,9 @@ from gateway.errors import UnavailableError
 from gateway.flight.actions import Actions
 from gateway.flight.browsing import Browsing
 from gateway.flight.contexts import WriteContexts
+from gateway.flight.ddl import Ddl, Editors
 from gateway.flight.exchanges import Exchanges
+from gateway.flight.fillings import Fillings
 from gateway.flight.gate import Gate
 from gateway.flight.puts import Puts
 from gateway.flight.scans import Scans
@@ -24,14 +26,15 @@ from gateway.flight.server import FlightServer
 from gateway.flight.streams import ScanStreams
 from gateway.flight.transactions import TransactionActions
 from gateway.flight.uploads import Uploads
+from gateway.lake.ddl import EditableWarehouse
 from gateway.lake.delta_table import DeltaTable, TableTools
 from gateway.lake.pending import Committed
 from gateway.lake.reader import Readers
-from gateway.lake.spark import Spark, State
+from gateway.lake.spark import Profile, Spark, State
+from gateway.lake.spark_alter import forget_log
 from gateway.lake.staging import StagingFolder
 from gateway.lake.storage import Folder
 from gateway.lake.traces import traces_of
-from gateway.lake.warehouse import Warehouse
 from gateway.lake.writer_lock import WriterLocks
 from gateway.settings import CatalogSettings, Settings
 from gateway.telemetry import metrics
@@ -50,6 +53,7 @@ class Lake:
     transactions: TransactionManager
     writer_locks: WriterLocks
     catalogs: Catalogs
+    warehouses: dict[str, EditableWarehouse]
     refreshers: ThreadPoolExecutor
 
 
@@ -95,15 +99,29 @@ def build_lake(settings: Settings, spark: Spark | None = None) -> Lake:
     roots = {name: _root(part) for name, part in settings.catalogs.items()}
     locks = WriterLocks(spark, roots)
 
-    def catalog(name: str, part: CatalogSettings) -> Catalog:
-        guarded = replace(tools, writer_lock=locks.of(name))
-        return _catalog(name, part, roots[name], lambda table, folder: DeltaTable(table, folder, guarded), executor)
+    def replaced(uri: str) -> None:
+        if spark.state is State.READY:
+            with spark.session(Profile.LATENCY) as session:
+                forget_log(session, uri)
 
+    def warehouse(name: str, part: CatalogSettings) -> EditableWarehouse:
+        guarded = replace(tools, writer_lock=locks.of(name))
+        return EditableWarehouse(
+            roots[name],
+            part.tables,
+            lambda table, folder: DeltaTable(table, folder, guarded),
+            settings.rowids.column,
+            settings.ddl,
+            check_writer=locks.of(name).check,
+            replaced=replaced,
+        )
+
+    warehouses = {name: warehouse(name, part) for name, part in settings.catalogs.items()}
     catalogs = Catalogs(
-        [catalog(name, part) for name, part in settings.catalogs.items()],
+        [_catalog(name, part, warehouses[name], executor) for name, part in settings.catalogs.items()],
         next((name for name, part in settings.catalogs.items() if part.default), None),
     )
-    return Lake(settings, spark, staging, transactions, locks, catalogs, executor)
+    return Lake(settings, spark, staging, transactions, locks, catalogs, warehouses, executor)
 
 
 def build_service(settings: Settings, spark: Spark | None = None) -> Service:
@@ -118,8 +136,11 @@ def build_service(settings: Settings, spark: Spark | None = None) -> Service:
     uploads = Uploads(settings.limits, streams.is_scanning)
     puts = Puts(lake.catalogs, contexts.of_caller, contexts.outcome, uploads)
     transaction_actions = TransactionActions(lake.catalogs, transactions)
-    actions = Actions(lake.catalogs, browsing, scans, puts, transaction_actions, settings.limits)
-    exchanges = Exchanges(lake.catalogs, contexts, uploads)
+    editors = Editors(lake.catalogs)
+    fillings = Fillings(lambda catalog: editors.get(catalog)[1], transactions.issued_ms)
+    ddl = Ddl(editors, browsing, fillings, transactions.now_ms)
+    actions = Actions(lake.catalogs, browsing, scans, puts, transaction_actions, settings.limits, ddl.actions())
+    exchanges = Exchanges(lake.catalogs, contexts, uploads, fillings)
     address = f"{settings.flight.host}:{settings.flight.port}"
     try:
         server = FlightServer(f"grpc://{address}", actions, browsing, scans, exchanges, puts, gate)
@@ -131,8 +152,7 @@ def build_service(settings: Settings, spark: Spark | None = None) -> Service:
 def _catalog(
     name: str,
     settings: CatalogSettings,
-    root: Folder | None,
-    open_table: Callable[[TableName, Folder], DeltaTable],
+    warehouse: EditableWarehouse,
     executor: ThreadPoolExecutor,
 ) -> Catalog:
     def run_all(jobs: Iterable[Callable[[], None]]) -> None:
@@ -141,7 +161,6 @@ def _catalog(
 
     # Versions start at the clock, so that a restarted gateway never repeats a number with other contents.
     first_version = time.time_ns() // 1_000_000
-    warehouse = Warehouse(root, settings.tables, open_table)
     return Catalog(check_name("catalog", name), warehouse, first_version, run_all, settings.description)
 
 

@@ -228,6 +228,29 @@ def adopt(
         out.print(said, highlight=False, markup=False)
 
 
+@app.command()
+def undrop(
+    table: Annotated[str, typer.Argument(metavar="SCHEMA.TABLE", help="A table that was dropped.")],
+    catalog: Annotated[
+        str | None, typer.Option("--catalog", help="The table's catalog; without one, the only or the default one.")
+    ] = None,
+    config: ConfigOption = None,
+) -> None:
+    """Bring back the table that was dropped last under this name; a running gateway finds it by itself."""
+    from gateway.ops.assembly import build_lake
+
+    schema, name = parse_qualified(table)
+    settings = _settings(config)
+    lake = build_lake(settings)
+    try:
+        only = next(iter(settings.catalogs)) if len(settings.catalogs) == 1 else None
+        found = lake.warehouses[lake.catalogs.get(catalog or only).name].undrop(schema, name)
+    finally:
+        lake.refreshers.shutdown()
+    dropped_at = found.dropped_at.isoformat(sep=" ", timespec="seconds")
+    out.print(f"{found.schema}.{found.table}, dropped at {dropped_at}, is back", highlight=False, markup=False)
+
+
 @contextlib.contextmanager
 def _rows_bar(words: str) -> Iterator[Callable[[int, int], None]]:
     """A bar of rows done on a terminal, a line per step elsewhere."""

@@ -117,6 +117,7 @@ class Gateway:
         while True:
             for catalog in self.service.lake.catalogs:
                 try:
+                    self._tend(catalog.name)
                     catalog.refresh()
                 except GatewayError as error:
                     log.warning("catalog_refresh_failed", catalog=catalog.name, reason=error.message)
@@ -127,6 +128,12 @@ class Gateway:
             self._refreshed.set()
             if self._stop.wait(self._settings.discovery.refresh_seconds):
                 return
+
+    def _tend(self, catalog: str) -> None:
+        try:
+            self.service.lake.warehouses[catalog].tend()
+        except GatewayError as error:  # not the writer, or the disk: the next round may work
+            log.debug("warehouse_not_tended", catalog=catalog, reason=error.message)
 
     def _start_spark(self) -> None:
         """A starting JVM takes every core; the first catalog listing goes before it, unless it takes long."""

@@ -132,6 +132,15 @@ class TransactionManager:
         """Whether this gateway issued the id, ever."""
         return self._genuine(transaction) is not None
 
+    def now_ms(self) -> int:
+        """The clock that ids are issued by, in milliseconds."""
+        return self._now_ms()
+
+    def issued_ms(self, transaction: str) -> int | None:
+        """When the id was issued; None for one that this gateway did not issue."""
+        parsed = self._genuine(transaction)
+        return None if parsed is None else parsed.issued_ms
+
     def open_statement(self, transaction: str, owner: Owner, *, once: bool, changes_rows: bool) -> None:
         """Refuse a statement whose transaction has ended; with `once`, one that has written already has, too.
 

@@ -77,11 +77,38 @@ class Fields:
             raise self._error(name, "must be a map")
         return Fields(f"{self._what} {name}", {_key(self._what, key): item for key, item in value.items()})
 
-    def whole_numbers(self, name: str) -> tuple[int, ...]:
+    def whole_numbers(self, name: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
         value = self._fields.get(name)
+        if value is None and default is not None:
+            return default
         if not isinstance(value, list) or not all(type(item) is int and item >= 0 for item in value):
             raise self._error(name, "must be a list of whole numbers")
         return tuple(value)
+
+    def flag(self, name: str) -> bool:
+        value = self._fields.get(name)
+        if value is not None and not isinstance(value, bool):
+            raise self._error(name, "must be true or false")
+        return bool(value)
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A list of texts; a missing one is empty."""
+        value = self._fields.get(name)
+        if value is None:
+            return ()
+        if not isinstance(value, list) or not all(isinstance(item, bytes) for item in value):
+            raise self._error(name, "must be a list of texts")
+        try:
+            return tuple(item.decode("utf-8") for item in value)
+        except UnicodeDecodeError as error:
+            raise self._error(name, "must be UTF-8 text") from error
+
+    def schema(self, name: str) -> pa.Schema:
+        """An Arrow schema in IPC form."""
+        try:
+            return pa.ipc.read_schema(pa.py_buffer(self.binary(name)))
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise self._error(name, "must be an Arrow schema") from error
 
     def _error(self, name: str, rule: str) -> RequestError:
         return RequestError(f"{self._what}: field '{name}' {rule}")

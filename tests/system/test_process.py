@@ -269,3 +269,15 @@ def test_sigterm_ends_the_process_in_spite_of_an_upload_that_stalls(
         with pytest.raises((pa.ArrowException, flight.FlightError, OSError)):
             sender.close()
     assert DeltaTable(numbers).version() == 0
+
+
+def test_a_dropped_table_is_brought_back_by_command(tmp_path: Path, numbers: Path) -> None:
+    place = tmp_path / "warehouse" / "_dropped" / "20260102T030405Z-abcd" / "demo" / "numbers"
+    place.parent.mkdir(parents=True)
+    numbers.rename(place)
+    settings = {"CATALOGS__LAKE__WAREHOUSE": str(tmp_path / "warehouse")}
+    brought = run("undrop", "DEMO.numbers", **settings)
+    assert brought.stdout == "demo.numbers, dropped at 2026-01-02 03:04:05+00:00, is back\n"
+    assert numbers.is_dir()
+    again = run("undrop", "demo.numbers", **settings)
+    assert (again.returncode, again.stderr) == (1, "deltaport: no dropped table 'demo.numbers' is kept\n")

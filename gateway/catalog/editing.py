@@ -1,0 +1,180 @@
+"""Changing what a catalog holds: schemas and tables made, altered, renamed and dropped.
+
+One change of a catalog's names runs at a time; altering a table is between that
+table and its writers. A source that can be edited says so by its abilities. Each
+change is in the listing, and moves the catalog's version, before it is answered.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Protocol, runtime_checkable
+
+from gateway.catalog.capabilities import Readable
+from gateway.catalog.names import TableName, check_name, fold
+from gateway.catalog.registry import Catalog, Listing
+from gateway.errors import NotFoundError, PreconditionError, RequestError, UnsupportedError
+from gateway.wire.ddl import Alteration, OnConflict, TableDefinition
+
+# The client answers every look-up of this name by itself, with "not found".
+_UNSEEN_SCHEMA = "main"
+
+
+@runtime_checkable
+class Editable(Protocol):
+    """A source whose schemas and tables can be changed. Each change is made as a whole or not at all."""
+
+    def create_schema(self, schema: str) -> None: ...
+
+    def drop_schema(self, schema: str) -> None:
+        """PreconditionError when it holds anything."""
+
+    def create_table(self, name: TableName, definition: TableDefinition, replaced: Readable | None) -> Readable:
+        """Make a table; `replaced` is dropped in the same stroke."""
+
+    def drop_table(self, table: Readable) -> None: ...
+
+    def rename_table(self, table: Readable, name: TableName) -> Readable: ...
+
+    def begin_filling(self, table: Readable) -> None:
+        """The first rows of a new table are on their way: should they never arrive, the table goes again."""
+
+    def end_filling(self, table: Readable, *, filled: bool) -> bool:
+        """How it ended. True when the table is gone: it was not filled, and nobody else had written to it."""
+
+
+@runtime_checkable
+class Alterable(Protocol):
+    """A table whose definition can be changed."""
+
+    def alter(self, change: Alteration, caller: str) -> None: ...
+
+
+class Editor:
+    """Edits one catalog. Thread-safe: `_naming` lets one change of names run at a time."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._naming = threading.Lock()
+
+    def create_schema(self, schema: str) -> list[Readable]:
+        """Make a schema, or find it there: the client sends the same for IF NOT EXISTS. Its tables."""
+        check_name("schema", schema)
+        if fold(schema) == _UNSEEN_SCHEMA:
+            raise RequestError(
+                f"schema name '{schema}' cannot be used: DuckDB's client cannot see a schema of that name"
+            )
+        source = self._source()
+        with self._naming:
+            listing = self._catalog.listing()
+            if fold(schema) not in listing.schemas:
+                source.create_schema(schema)
+                self._catalog.edit(lambda now: replace(now, schemas={**now.schemas, fold(schema): schema}))
+            tables = self._catalog.listing().tables.items()
+            return [table for (owner, _), table in tables if owner == fold(schema)]
+
+    def drop_schema(self, schema: str, *, ignore_not_found: bool) -> None:
+        source = self._source()
+        with self._naming:
+            listing = self._catalog.listing()
+            written = listing.schemas.get(fold(schema))
+            if written is None:
+                if ignore_not_found:
+                    return
+                check_name("schema", schema)
+                raise NotFoundError(f"schema '{schema}' not found")
+            if any(owner == fold(schema) for owner, _ in [*listing.tables, *listing.broken]):
+                raise PreconditionError(f"schema '{written}' is not empty: drop its tables first")
+            source.drop_schema(written)
+            self._catalog.edit(
+                lambda now: replace(now, schemas={k: v for k, v in now.schemas.items() if k != fold(schema)})
+            )
+
+    def create_table(
+        self, schema: str, table: str, definition: TableDefinition, on_conflict: OnConflict
+    ) -> tuple[Readable, bool]:
+        """The table, and whether it was made just now."""
+        source = self._source()
+        with self._naming:
+            name = self._new_name(schema, table)
+            existing = self._find(name.schema, table)
+            if existing is not None and on_conflict is OnConflict.IGNORE:
+                return existing, False
+            if existing is not None and on_conflict is OnConflict.ERROR:
+                raise PreconditionError(f"table '{existing.name}' already exists")
+            made = source.create_table(name, definition, existing)
+            self._catalog.edit(lambda now: _with_table(now, made))
+            return made, True
+
+    def drop_table(self, schema: str, table: str, *, ignore_not_found: bool) -> None:
+        source = self._source()
+        with self._naming:
+            try:
+                found = self._catalog.table(schema, table)
+            except NotFoundError:
+                if ignore_not_found:
+                    return
+                raise
+            source.drop_table(found)
+            self._catalog.edit(lambda now: _without_table(now, found))
+
+    def rename_table(self, table: Readable, new_name: str) -> Readable:
+        source = self._source()
+        with self._naming:
+            name = self._new_name(table.name.schema, new_name)
+            other = self._find(name.schema, new_name)
+            if other is not None and other is not table:
+                raise PreconditionError(f"table '{other.name}' already exists")
+            if name == table.name:
+                return table
+            renamed = source.rename_table(table, name)
+            self._catalog.edit(lambda now: _with_table(_without_table(now, table), renamed))
+            return renamed
+
+    def alter_table(self, table: Readable, change: Alteration, caller: str) -> None:
+        if not isinstance(table, Alterable):
+            raise UnsupportedError(f"table '{table.name}' cannot be altered")
+        table.alter(change, caller)
+        table.refresh()
+        self._catalog.edit(lambda now: now)
+
+    def begin_filling(self, table: Readable) -> None:
+        self._source().begin_filling(table)
+
+    def end_filling(self, table: Readable, *, filled: bool) -> None:
+        with self._naming:
+            if self._source().end_filling(table, filled=filled):
+                self._catalog.edit(lambda now: _without_table(now, table))
+
+    def _source(self) -> Editable:
+        source = self._catalog.source
+        if not isinstance(source, Editable):
+            raise UnsupportedError(f"catalog '{self._catalog.name}' cannot be changed")
+        return source
+
+    def _new_name(self, schema: str, table: str) -> TableName:
+        """The full name of a table to be, in a schema that exists."""
+        check_name("schema", schema)
+        check_name("table", table)
+        written = self._catalog.listing().schemas.get(fold(schema))
+        if written is None:
+            raise NotFoundError(f"schema '{schema}' not found")
+        return TableName(self._catalog.name, written, table)
+
+    def _find(self, schema: str, table: str) -> Readable | None:
+        try:
+            return self._catalog.table(schema, table)
+        except NotFoundError:
+            return None
+
+
+def _with_table(listing: Listing, table: Readable) -> Listing:
+    key = fold(table.name.schema), fold(table.name.table)
+    broken = {k: v for k, v in listing.broken.items() if k != key}
+    return Listing(listing.schemas, {**listing.tables, key: table}, broken)
+
+
+def _without_table(listing: Listing, table: Readable) -> Listing:
+    key = fold(table.name.schema), fold(table.name.table)
+    return replace(listing, tables={k: v for k, v in listing.tables.items() if k != key})

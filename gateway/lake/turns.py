@@ -1,0 +1,61 @@
+"""Who may work on a table: any number of statements, or one change of the table itself."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+
+from gateway.errors import UnavailableError
+
+
+class Turns:
+    """Thread-safe. Whoever wants to be alone goes before statements that come later."""
+
+    def __init__(self, table: str) -> None:
+        self._table = table
+        self._changed = threading.Condition()
+        self._statements = 0
+        self._is_taken = False
+        self._wanting = 0
+
+    @property
+    def is_wanted_alone(self) -> bool:
+        return self._wanting > 0
+
+    @contextlib.contextmanager
+    def with_others(self) -> Iterator[None]:
+        """For a statement's commit, beside those of others; waits for a change of the table to end."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_taken and not self._wanting)
+            self._statements += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._statements -= 1
+                self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def alone(self, wait_seconds: float) -> Iterator[None]:
+        """For a change of the table; UnavailableError when statements do not end in time."""
+        deadline = time.monotonic() + wait_seconds
+        with self._changed:
+            self._wanting += 1
+            try:
+                is_free = self._changed.wait_for(
+                    lambda: not self._is_taken and self._statements == 0, max(0.0, deadline - time.monotonic())
+                )
+            finally:
+                self._wanting -= 1
+                self._changed.notify_all()
+            if not is_free:
+                raise UnavailableError(f"table '{self._table}' is being written; try again")
+            self._is_taken = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._is_taken = False
+                self._changed.notify_all()

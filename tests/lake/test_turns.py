@@ -1,0 +1,74 @@
+"""Statements on a table go together; whoever changes the table is alone with it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from gateway.errors import UnavailableError
+from gateway.lake.turns import Turns
+
+PATIENCE = 60.0
+
+
+def in_thread(work: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_statements_go_together() -> None:
+    turns = Turns("s.t")
+    with turns.with_others(), turns.with_others():
+        pass
+
+
+def test_a_change_does_not_begin_beside_a_statement_and_says_so_in_time() -> None:
+    turns = Turns("s.t")
+    with turns.with_others(), pytest.raises(UnavailableError, match=r"s\.t.*being written"), turns.alone(0.01):
+        raise AssertionError("not alone")
+    with turns.alone(0.01), pytest.raises(UnavailableError), turns.alone(0.01):
+        raise AssertionError("not alone")
+    with turns.with_others():
+        pass
+
+
+def test_a_change_that_waits_goes_before_statements_that_come_later() -> None:
+    turns = Turns("s.t")
+    order: list[str] = []
+    is_writing, may_end = threading.Event(), threading.Event()
+
+    def first() -> None:
+        with turns.with_others():
+            is_writing.set()
+            may_end.wait(PATIENCE)
+            order.append("first statement")
+
+    def change() -> None:
+        with turns.alone(PATIENCE):
+            order.append("change")
+
+    def later() -> None:
+        with turns.with_others():
+            order.append("later statement")
+
+    threads = [in_thread(first)]
+    assert is_writing.wait(PATIENCE)
+    threads.append(in_thread(change))
+    while not turns.is_wanted_alone:
+        threading.Event().wait(0.01)
+    threads.append(in_thread(later))
+    may_end.set()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert order == ["first statement", "change", "later statement"]
+
+
+def test_a_change_that_fails_gives_its_turn_back() -> None:
+    turns = Turns("s.t")
+    with pytest.raises(ValueError, match="no"), turns.alone(PATIENCE):
+        raise ValueError("no")
+    with turns.alone(PATIENCE):
+        pass
