@@ -28,36 +28,51 @@ _PATIENCE_SECONDS = 300
 def run(warehouse: Path, folder: Path, clients: int, rounds: list[str], statements: int, seed: int) -> Ledger:
     """A round is so many statements and its end: `gateway` and `spark` name what is killed, `stop` ends well."""
     ledger = Ledger()
-    server = _start(warehouse, folder / "0")
-    workers = [Worker(number, lambda: server.location, ledger, seed) for number in range(1, clients + 1)]
+    gateway = _Restarted(warehouse, folder)
+    workers = [Worker(number, lambda: gateway.server.location, ledger, seed) for number in range(1, clients + 1)]
     for worker in workers:
         worker.start()
     pause = random.Random(seed)  # noqa: S311 - a workload, not a secret
-    for number, end in enumerate(rounds, start=1):
+    try:
+        for end in rounds:
+            _wait_for(ledger, statements)
+            time.sleep(pause.uniform(0, 2))
+            gateway.end(end)
         _wait_for(ledger, statements)
-        time.sleep(pause.uniform(0, 2))
-        if end == "spark":
-            if (jvm := server.jvm_pid()) is not None:
-                os.kill(jvm, signal.SIGKILL)
-            continue
-        if end == "gateway":
-            server.kill()
-        else:
-            server.stop()
-        server = _start(warehouse, folder / str(number))
-    _wait_for(ledger, statements)
-    for worker in workers:
-        worker.stop()
-    for worker in workers:
-        worker.join(_PATIENCE_SECONDS)
-        if worker.is_alive():
-            ledger.complain(f"{worker.name} hangs")
-    server.stop()
+    finally:
+        for worker in workers:
+            worker.stop()
+        for worker in workers:
+            worker.join(_PATIENCE_SECONDS)
+            if worker.is_alive():
+                ledger.complain(f"{worker.name} hangs")
+        gateway.server.stop()
     return ledger
 
 
-def _start(warehouse: Path, folder: Path) -> Server:
-    return Server(warehouse, folder, spark=True).__enter__()
+class _Restarted:
+    """A gateway that comes back whenever it ends; `server` is the one of now."""
+
+    def __init__(self, warehouse: Path, folder: Path) -> None:
+        self._warehouse = warehouse
+        self._folder = folder
+        self._starts = 0
+        self.server = self._start()
+
+    def end(self, how: str) -> None:
+        if how == "spark":
+            if (jvm := self.server.jvm_pid()) is not None:
+                os.kill(jvm, signal.SIGKILL)
+            return  # the gateway starts another one by itself
+        if how == "gateway":
+            self.server.kill()
+        else:
+            self.server.stop()
+        self.server = self._start()
+
+    def _start(self) -> Server:
+        self._starts += 1
+        return Server(self._warehouse, self._folder / str(self._starts), spark=True).__enter__()
 
 
 def _wait_for(ledger: Ledger, statements: int) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.system.soak import run
 from tests.system.workload import SCHEMA, Ledger, Outcome, judge, make_tables
 
 
+@pytest.mark.timeout(900)
 def test_nothing_is_lost_doubled_or_half_written_when_gateway_and_spark_are_killed(spark: Any, tmp_path: Path) -> None:
     warehouse = tmp_path / "warehouse"
     (warehouse / SCHEMA).mkdir(parents=True)
