@@ -14,6 +14,7 @@ import pytest
 from deltalake import DeltaTable
 from pyarrow import flight
 
+from gateway.lake import altering
 from gateway.ops.lifecycle import Gateway
 from tests.airport import AirportClient
 from tests.airport.catalog import UnknownNameError
@@ -418,3 +419,40 @@ def test_statements_and_changes_of_the_table_do_not_spoil_each_other(
         writer.join()
     assert sorted(row["a"] for row in client.scan(schema, "t", ["a"]).rows()) == sorted(landed)
     assert client.table(schema, "t").column_names == ["a", "d0", "d1"]
+
+
+class Crash(BaseException):
+    """The process ends here: nothing of it runs any more."""
+
+
+def test_an_alter_that_is_cut_off_leaves_the_old_table_or_the_new_one(
+    client: AirportClient, schema: str, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.ddl.create_table(schema, "t", pa.schema([("a", pa.int32())]))
+    client.insert(schema, "t", pa.RecordBatch.from_pydict({"a": pa.array([1, 2], pa.int32())}))
+    path = str(warehouse / schema / "t")
+    run = altering.run_alteration
+
+    def before_the_commit(*arguments: Any) -> bool:
+        def crash() -> None:
+            raise Crash
+
+        return run(*arguments[:-1], crash)
+
+    def after_the_commit(*arguments: Any) -> bool:
+        run(*arguments)
+        raise ConnectionResetError("the JVM's answer was lost")
+
+    version = DeltaTable(path).version()
+    with monkeypatch.context() as patch:
+        patch.setattr(altering, "run_alteration", before_the_commit)
+        assert "internal error" in refused(
+            lambda: client.ddl.change_column_type(schema, "t", pa.field("a", pa.int64()))
+        )
+    assert DeltaTable(path).version() == version
+    assert rows(client, schema, "t") == [(1,), (2,)]
+    with monkeypatch.context() as patch:
+        patch.setattr(altering, "run_alteration", after_the_commit)
+        told = client.ddl.change_column_type(schema, "t", pa.field("a", pa.int64()))
+    assert told.schema.field("a").type == pa.int64(), "the log says that it was made"
+    assert rows(client, schema, "t") == [(1,), (2,)]
