@@ -48,11 +48,17 @@ class Conflicts:
         if base is None:
             return
         by_base: dict[int, list[int]] = {}
+        neighbours: dict[int, list[int]] = {}
         for row_id in row_ids:
-            own = next((own.version for own in reversed(context.own) if row_id in own.row_ids), base)
-            by_base.setdefault(own, []).append(row_id)
+            own = next((own for own in reversed(context.own) if row_id in own.row_ids), None)
+            by_base.setdefault(base if own is None else own.version, []).append(row_id)
+            if own is not None and isinstance(own.row_ids, IdSet) and not own.row_ids.is_exact:
+                neighbours.setdefault(own.version, []).append(row_id)
         for since, ids in by_base.items():
             self._check_since(head, since, ids)
+        for own_version, ids in neighbours.items():
+            # Perhaps not the transaction's own rows but others between them: they count from the base on, too.
+            self._check_since(self._snapshots.at(own_version - 1), base, ids)
 
     def _check_since(self, head: LogSnapshot, base: int, row_ids: Sequence[int]) -> None:
         if base >= head.version:

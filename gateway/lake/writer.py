@@ -143,8 +143,9 @@ class TableWriter:
         _fill_in(prepared, version, affected)
         touched = [part for done in prepared.members.values() for part in done.row_ids.ranges]
         is_exact = all(done.row_ids.is_exact for done in prepared.members.values())
-        self._conflicts.remember(head, version, IdSet(tuple(joined(touched)), is_exact))
-        self._report(prepared, version, time.monotonic() - started)
+        if version is not None:
+            self._conflicts.remember(head, version, IdSet(tuple(joined(touched)), is_exact))
+            self._report(prepared, version, time.monotonic() - started)
         return prepared
 
     def _prepare(self, head: LogSnapshot, group: Sequence[Work]) -> Prepared:
@@ -153,16 +154,16 @@ class TableWriter:
                 return prepare_undo(session, head, self._log, group[0])
         return prepare(head, [work for work in group if isinstance(work, Pending)], self._conflicts)
 
-    def _merge(self, head: LogSnapshot, change: ChangeSet, note: CommitNote) -> tuple[int, int | None]:
+    def _merge(self, head: LogSnapshot, change: ChangeSet, note: CommitNote) -> tuple[int | None, int | None]:
+        """The version it made and how many rows it changed; no version where the rows were gone by then."""
         with self._spark.session(self._profile(head, change)) as session:
             self._guard.check()
             if not isinstance(change.rows, pa.Table):
                 check_keys_with_spark(session, head, change)
             affected = run_merge(session, head, change, note.encode())
-        version = find_commit(self._log, head.version, note.id)
-        if affected is None or version is None:
+        if affected is None:
             raise _NotLandedError  # a `txn` action was not above the last one: others gave ids meanwhile
-        return version, affected
+        return find_commit(self._log, head.version, note.id), affected
 
     def _profile(self, head: LogSnapshot, change: ChangeSet) -> Profile:
         if not isinstance(change.rows, pa.Table):
@@ -239,7 +240,7 @@ def _is_cancelled(pending: Work, outcomes: dict[Work, Outcome]) -> bool:
     return True
 
 
-def _fill_in(prepared: Prepared, version: int, affected: int | None) -> None:
+def _fill_in(prepared: Prepared, version: int | None, affected: int | None) -> None:
     """A statement alone is counted by the MERGE; in a group each counted its rows at the head, which still held."""
     alone = len(prepared.members) == 1
     for work, done in prepared.members.items():

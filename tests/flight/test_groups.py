@@ -10,8 +10,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyarrow import flight
 
 from gateway.catalog.changes import Undone, WriteContext
@@ -20,7 +21,7 @@ from gateway.ops.lifecycle import Gateway
 from tests.airport import AirportClient
 from tests.builders import Lake
 from tests.conftest import CATALOG
-from tests.flight.writing import batch, before_the_next_merge, numbers, refused, rows_of, version_of
+from tests.flight.writing import NUMBERS, batch, before_the_next_merge, numbers, refused, rows_of, version_of
 
 Work = Callable[[AirportClient], Any]
 KEYS = {"deltaport__primaryKey": '["k"]'}
@@ -329,3 +330,27 @@ def test_a_foreign_commit_between_our_look_and_our_commit(
         assert (stored.get(1) == "changed") == (expected is LANDS)
     elif foreign != "delete of the row":
         assert (1 not in stored) == (expected is LANDS)
+
+
+def test_every_statement_lands_while_others_append_every_second(client: AirportClient, lake: Lake) -> None:
+    numbers(lake)
+    stop, appended = threading.Event(), []
+    foreign = pa.table([[None], [90], ["foreign"]], schema=NUMBERS)
+
+    def append() -> None:
+        while not stop.wait(1):
+            write_deltalake(str(lake.path("n")), foreign, mode="append")
+            appended.append(1)
+
+    others = threading.Thread(target=append)
+    others.start()
+    try:
+        assert update(lake, 0)(client) == 1
+        assert insert(lake, 10)(client) == 1
+        assert delete(lake, 1)(client) == 1
+    finally:
+        stop.set()
+        others.join()
+    ours = [row for row in rows_of(client, lake) if row[1] != "foreign"]
+    assert ours == [(0, "changed", 0), (2, "v2", 2), (3, "v3", 3), (10, "new", 4)]
+    assert len(rows_of(client, lake)) == len(ours) + len(appended)
