@@ -35,7 +35,7 @@ def rows_by_id(snapshot: LogSnapshot, row_ids: RowIds, columns: Sequence[Column]
         return stored.empty_table()
     condition = say_datafusion(ids_condition(rowid, wanted.to_pylist()))
     sql = f"SELECT {names} FROM {TABLE} WHERE {condition}"  # noqa: S608 - quoted names, rendered numbers
-    found = snapshot.query(sql, BATCH_ROWS[-1]).read_all().cast(stored)
+    found = snapshot.query(sql, BATCH_ROWS[0]).read_all().cast(stored)
     found = found.filter(pc.is_in(found.column(0), wanted))
     if len(pc.unique(found.column(0))) < found.num_rows:
         raise PreconditionError(

@@ -99,9 +99,9 @@ def _old_rows(session: Any, head: LogSnapshot, change: ChangeSet) -> Any:
     schema = head.schema
     assert schema.rowid is not None
     table = session.read.format("delta").option("versionAsOf", change.unchanged_since).load(head.uri)
-    rowid = functions.col(quoted(schema.rowid.name))
+    rowid = quoted(schema.rowid.name)
     return table.where(_pruning(rowid, change)).select(
-        rowid.alias(ROWID_FIELD),
+        functions.col(rowid).alias(ROWID_FIELD),
         *(
             functions.col(quoted(column.name)).alias(old_name(index))
             for index, column in enumerate(compared_columns(schema))
@@ -124,16 +124,16 @@ def _condition(schema: TableSchema, change: ChangeSet) -> Any:
 
     if schema.rowid is None or change.is_blind:
         return functions.lit(False)
-    stored = functions.col(f"t.{quoted(schema.rowid.name)}")
-    return (stored == functions.col(f"s.{ROWID_FIELD}")) & _pruning(stored, change)
+    stored = f"t.{quoted(schema.rowid.name)}"
+    return (functions.col(stored) == functions.col(f"s.{ROWID_FIELD}")) & _pruning(stored, change)
 
 
-def _pruning(stored: Any, change: ChangeSet) -> Any:
+def _pruning(stored: str, change: ChangeSet) -> Any:
     """Which stored ids can matter, in literals, so that statistics rule out files."""
     from pyspark.sql import functions
 
     # New ids are above every other, so for them statistics rule out every file and the MERGE costs an append.
-    condition = None if change.first_new is None else stored >= functions.lit(change.first_new)
+    condition = None if change.first_new is None else functions.col(stored) >= functions.lit(change.first_new)
     if not change.named:
         return condition
     is_short = len(change.named) <= _LISTED_RANGES

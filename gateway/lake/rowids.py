@@ -36,6 +36,6 @@ def _highest_stored(snapshot: LogSnapshot) -> int:
             return -1 if top is None else int(top)
     # Somebody wrote files without statistics: ask the column itself.
     name = quote_identifier(rowid.name)
-    found: pa.Table = snapshot.query(f"SELECT max({name}) AS top FROM {TABLE}", BATCH_ROWS[-1]).read_all()  # noqa: S608
+    found: pa.Table = snapshot.query(f"SELECT max({name}) AS top FROM {TABLE}", BATCH_ROWS[0]).read_all()  # noqa: S608
     top = found.column("top")[0].as_py()
     return -1 if top is None else int(top)

@@ -165,11 +165,11 @@ def _at(session: Any, head: LogSnapshot, version: int, row_ids: IdSet | None) ->
     from pyspark.sql import functions
 
     assert head.schema.rowid is not None
-    stored = functions.col(quoted(head.schema.rowid.name))
+    stored = quoted(head.schema.rowid.name)
     table = session.read.format("delta").option("versionAsOf", version).load(head.uri)
     if row_ids is not None:
         table = table.where(lies_in(stored, row_ids.ranges))
-    return table.withColumn(ROWID_FIELD, stored)
+    return table.withColumn(ROWID_FIELD, functions.col(stored))
 
 
 def _aliased(schema: TableSchema, prefix: str) -> list[Any]:
