@@ -54,7 +54,8 @@ class Answers:
         self._window_seconds = window_seconds
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: dict[tuple[str, str], Answer] | None = None  # read from the log when first needed
+        self._known: dict[tuple[str, str], Answer] = {}
+        self._read_until = -1  # what is known of the log: another gateway may have written before this one took over
         self._running: dict[tuple[str, str], _Attempt] = {}
 
     def find(self, context: WriteContext) -> Committed | None:
@@ -86,14 +87,8 @@ class Answers:
     def _write(self, identity: tuple[str, str], attempt: _Attempt, write: Callable[[], Committed]) -> Committed:
         try:
             committed = write()
-        except BaseException:
             with self._lock:
-                self._known = None  # it may have been written after all: the log knows
-            raise
-        else:
-            with self._lock:
-                if self._known is not None:
-                    self._known[identity] = Answer(attempt.digest, committed, self._clock())
+                self._known[identity] = Answer(attempt.digest, committed, self._clock())
             return committed
         finally:
             with self._lock:
@@ -101,26 +96,30 @@ class Answers:
             attempt.ended.set()
 
     def _look_up(self, identity: tuple[str, str]) -> Answer | None:
+        """What failed in an unclear way may have been written after all, so the log is always asked first."""
         since = self._clock() - self._window_seconds
-        if self._known is None:
-            self._known = self._read(since)
+        self._catch_up(since)
         answer = self._known.get(identity)
         if answer is not None and answer.told_at < since:
             self._known = {known: each for known, each in self._known.items() if each.told_at >= since}
             return None
         return answer
 
-    def _read(self, since: float) -> dict[tuple[str, str], Answer]:
+    def _catch_up(self, since: float) -> None:
+        newest = self._newest()
+        if newest < self._read_until:  # another table is in its place
+            self._known, self._read_until = {}, -1
         found: dict[tuple[str, str], Answer] = {}
-        for version, written_at, notes in noted_commits(self._log, self._newest()):
-            if written_at < since:
+        for version, written_at, notes in noted_commits(self._log, newest):
+            if version <= self._read_until or written_at < since:
                 break
             for note in notes:
                 if note.key is not None and note.digest is not None:
                     ids = IdSet.decode(note.ids or "")
                     answer = Answer(note.digest, Committed(note.rows, version, ids), written_at)
                     found.setdefault((note.caller, note.key), answer)
-        return found
+        self._known.update(found)
+        self._read_until = newest
 
 
 def _check_same(one: str, other: str, key: str) -> None:

@@ -103,6 +103,13 @@ def test_what_failed_may_be_tried_again_and_what_landed_after_all_is_found(log: 
     assert answers.once(of("lost"), "d", never) == Committed(1, 0)
 
 
+def test_what_another_gateway_wrote_meanwhile_is_found(log: Log) -> None:
+    answers = log.answers()
+    assert answers.find(of("theirs")) is None
+    log.add(StatementNote("insert", "me", 2, key="theirs", digest="d"))
+    assert answers.once(of("theirs"), "d", never) == Committed(2, 0)
+
+
 def test_who_comes_while_the_first_is_on_its_way_waits_for_it(log: Log) -> None:
     answers = log.answers()
     started, go_on, gone = threading.Event(), threading.Event(), threading.Event()
