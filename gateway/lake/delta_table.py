@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import pyarrow as pa
 
@@ -28,7 +27,7 @@ from gateway.lake.altering import TableAlterer
 from gateway.lake.auto_adoption import Numbering, SelfAdopting
 from gateway.lake.history import parse_moment, parse_version, version_at_time
 from gateway.lake.idempotency import Answers
-from gateway.lake.pending import Committed, Undoing, Work
+from gateway.lake.pending import Committed, Undoing
 from gateway.lake.reader import Readers
 from gateway.lake.schemas import shape_of
 from gateway.lake.snapshots import LOG, LogSnapshot, Snapshots
@@ -37,7 +36,6 @@ from gateway.lake.staging import StagingFolder
 from gateway.lake.statements import FullyChangeable, WriteRoom, abilities, changes_of
 from gateway.lake.statistics import column_statistics
 from gateway.lake.storage import Folder
-from gateway.lake.turns import Turns
 from gateway.lake.writer import TableWriter
 from gateway.lake.writer_lock import UNGUARDED, WriteGuard
 from gateway.settings import WriteSettings
@@ -96,25 +94,6 @@ class TableTools:
     adopts: bool = False
 
 
-class _TurnTaker(TableWriter):
-    """A writer whose commits never run beside a change of the table's definition or place."""
-
-    def __init__(self, turns: Turns, *parts: Any) -> None:
-        super().__init__(*parts)
-        self._turns = turns
-
-    def commit(self, work: Work) -> Committed:
-        with self._turns.with_others():
-            return super().commit(work)
-
-    @contextlib.contextmanager
-    def paused(self, wait_seconds: float) -> Iterator[None]:
-        """Alone with the table, and sure that no earlier commit may still land."""
-        with self._turns.alone(wait_seconds):
-            self._settle_earlier()
-            yield
-
-
 class DeltaTable:
     """Thread-safe: the snapshots have their own lock, `_lock` guards the description."""
 
@@ -125,7 +104,6 @@ class DeltaTable:
         self._readers = tools.readers
         self._statistics = tools.statistics
         self._writer_lock = tools.writer_lock
-        self._turns = Turns(str(name))
         self._wait_seconds = tools.write.retry_seconds
         self._alterer = TableAlterer(
             str(name),
@@ -136,8 +114,7 @@ class DeltaTable:
             tools.write.retry_seconds,
             tools.writer_lock,
         )
-        self._writer = _TurnTaker(
-            self._turns,
+        self._writer = TableWriter(
             str(name),
             self._snapshots,
             self._log,
@@ -219,7 +196,7 @@ class DeltaTable:
     def _adopt(self, tools: TableTools) -> Adopted:
         limits = Limits(retry_seconds=tools.write.retry_seconds)
         uri = self._snapshots.current().uri
-        with self._turns.with_others():
+        with self._writer.beside_others():
             return Adoption(str(self._name), uri, tools.spark, tools.rowid_column, limits, tools.writer_lock).run()
 
     def undo(self, transaction: str, context: WriteContext) -> Undone:

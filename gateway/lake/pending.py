@@ -11,7 +11,8 @@ from gateway.lake.id_sets import IdSet
 from gateway.lake.staging import StagedRows
 from gateway.lake.uploads import UploadPlan
 
-_NOTED_CHARACTERS = 16_384  # of row ids, per statement, in a commit's note
+# Of row ids, in the note of a statement that has its commit to itself: what changed is then what the commit changed.
+_NOTED_CHARACTERS = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +44,15 @@ class Pending:
     def kind(self) -> str:
         return self.operation.value
 
-    def note(self, done: Committed) -> StatementNote:
+    def note(self, done: Committed, *, is_shared: bool) -> StatementNote:
+        """In a shared commit all ids are noted, however many: an undo must tell them from the neighbours'."""
         ids = done.row_ids.encode() if done.row_ids.is_exact else ""
         return StatementNote(
             self.kind,
             self.context.caller,
             done.affected,
             self.context.transaction,
-            ids if 0 < len(ids) <= _NOTED_CHARACTERS else None,
+            ids if ids and (is_shared or len(ids) <= _NOTED_CHARACTERS) else None,
             key=self.context.idempotency_key,
             digest=self.digest,
         )
@@ -65,7 +67,8 @@ class Undoing:
     stands_alone: ClassVar[bool] = True
     kind: ClassVar[str] = "undo"
 
-    def note(self, done: Committed) -> StatementNote:
+    def note(self, done: Committed, *, is_shared: bool) -> StatementNote:
+        assert not is_shared
         return StatementNote(self.kind, self.context.caller, done.affected, undoes=self.transaction)
 
 

@@ -84,7 +84,8 @@ def prepare_undo(session: Any, head: LogSnapshot, log: Folder, undoing: Undoing)
         prepared.settled[undoing] = Committed(0, None)
         return prepared
     highest = highest_row_id(head)
-    prepared.members[undoing] = Committed(rows, None)
+    # Which rows lie in the range is not said, so whoever read one of them before has it compared.
+    prepared.members[undoing] = Committed(rows, None, IdSet((bounds,), is_exact=False))
     prepared.change = ChangeSet(
         spans,
         frozenset(Operation),

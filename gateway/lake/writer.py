@@ -11,7 +11,8 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -41,6 +42,7 @@ from gateway.lake.snapshots import LogSnapshot, Snapshots
 from gateway.lake.spark import Profile, Spark
 from gateway.lake.spark_keys import check_keys_with_spark
 from gateway.lake.storage import Folder
+from gateway.lake.turns import Turns
 from gateway.lake.undo import prepare_undo
 from gateway.lake.writer_lock import UNGUARDED, WriteGuard
 from gateway.settings import StagingSettings, WriteSettings
@@ -81,6 +83,7 @@ class TableWriter:
         staging: StagingSettings,
         guard: WriteGuard = UNGUARDED,
     ) -> None:
+        self._turns = Turns(table)
         self._table = table
         self._snapshots = snapshots
         self._log = log_folder
@@ -92,7 +95,19 @@ class TableWriter:
         self._committer = Committer(table, self._commit_group, settings, staging)
 
     def commit(self, work: Work) -> Committed:
-        return self._committer.commit(work)
+        with self.beside_others():
+            return self._committer.commit(work)
+
+    def beside_others(self) -> AbstractContextManager[None]:
+        """For what writes rows: never beside a change of the table's definition or place."""
+        return self._turns.with_others()
+
+    @contextmanager
+    def paused(self, wait_seconds: float) -> Iterator[None]:
+        """Alone with the table, and sure that no earlier commit may still land."""
+        with self._turns.alone(wait_seconds):
+            self._settle_earlier()
+            yield
 
     def _commit_group(self, group: Sequence[Work]) -> Mapping[Work, Outcome]:
         """Write a group until it lands or has failed for good."""
@@ -131,7 +146,8 @@ class TableWriter:
         prepared = self._prepare(head, group)
         if prepared.change is None:
             return prepared
-        note = CommitNote(tuple(work.note(done) for work, done in prepared.members.items()))
+        is_shared = len(prepared.members) > 1
+        note = CommitNote(tuple(work.note(done, is_shared=is_shared) for work, done in prepared.members.items()))
         started, jvm = time.monotonic(), self._spark.jvm
         try:
             is_blind = in_spite_of_appends and prepared.change.operations == {Operation.INSERT}

@@ -235,6 +235,18 @@ def test_undo_is_refused_when_others_changed_a_row_since(gateway: Gateway, clien
     assert version_of(lake) == version
 
 
+def test_a_row_that_an_undo_put_back_is_a_conflict_for_who_read_it_before(
+    gateway: Gateway, client: AirportClient, lake: Lake
+) -> None:
+    numbers(lake)
+    mine, theirs = client.begin(), client.begin()
+    assert update(lake, 0, transaction=mine)(client) == 1
+    client.scan(lake.schema, "n", transaction=theirs)
+    assert undo(gateway, lake, mine).rows == 1
+    assert "conflict" in refused(lambda: update(lake, 0, transaction=theirs)(client))
+    assert rows_of(client, lake)[0] == (0, "v0", 0)
+
+
 def test_undo_of_what_wrote_nothing_does_nothing(gateway: Gateway, client: AirportClient, lake: Lake) -> None:
     numbers(lake)
     assert undo(gateway, lake, client.begin()) == Undone(rows=0, version=None)

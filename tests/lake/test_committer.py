@@ -14,6 +14,7 @@ import pytest
 from gateway.catalog.changes import Operation, WriteContext, WriteOptions
 from gateway.errors import CancelledError, ConstraintError, GatewayError, UnavailableError
 from gateway.lake.committer import Committer, Outcome
+from gateway.lake.id_sets import IdSet
 from gateway.lake.pending import Committed, Pending
 from gateway.lake.schemas import Column
 from gateway.lake.staging import StagedRows, StagingFolder
@@ -224,3 +225,11 @@ def test_the_queue_is_bounded_and_waiting_too(make: Callable[..., Table]) -> Non
     assert "for 1 s" in str(refusals[1])
     table.held.set()
     assert first.result(30).affected == 1
+
+
+def test_a_statement_that_shares_its_commit_is_noted_with_all_its_ids(make: Callable[..., Table]) -> None:
+    """An undo of it could not tell its rows from its neighbours' otherwise."""
+    done = Committed(10_000, None, IdSet.of(range(0, 20_000, 2)))
+    pending = make().update(1)
+    assert pending.note(done, is_shared=True).ids == done.row_ids.encode()
+    assert pending.note(done, is_shared=False).ids is None
