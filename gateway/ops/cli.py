@@ -39,6 +39,9 @@ _SPARK_START_SECONDS = 240.0
 out = Console()
 err = Console(stderr=True)
 
+CatalogOption = Annotated[
+    str | None, typer.Option("--catalog", help="The table's catalog; without one, the only or the default one.")
+]
 ConfigOption = Annotated[
     Path | None,
     typer.Option(
@@ -187,9 +190,7 @@ def tables(config: ConfigOption = None) -> None:
 @app.command()
 def adopt(
     table: Annotated[str, typer.Argument(metavar="SCHEMA.TABLE", help="A table that others made.")],
-    catalog: Annotated[
-        str | None, typer.Option("--catalog", help="The table's catalog; without one, the only or the default one.")
-    ] = None,
+    catalog: CatalogOption = None,
     config: ConfigOption = None,
 ) -> None:
     """Give every row of a table an id, so that UPDATE and DELETE work on it. Run it again after an early end."""
@@ -231,9 +232,7 @@ def adopt(
 @app.command()
 def undrop(
     table: Annotated[str, typer.Argument(metavar="SCHEMA.TABLE", help="A table that was dropped.")],
-    catalog: Annotated[
-        str | None, typer.Option("--catalog", help="The table's catalog; without one, the only or the default one.")
-    ] = None,
+    catalog: CatalogOption = None,
     config: ConfigOption = None,
 ) -> None:
     """Bring back the table that was dropped last under this name; a running gateway finds it by itself."""
