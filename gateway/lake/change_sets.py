@@ -15,13 +15,12 @@ import pyarrow.compute as pc
 
 from gateway.catalog.changes import Operation
 from gateway.lake.id_sets import IdSet, Range
-from gateway.lake.schemas import Column, TableSchema
+from gateway.lake.schemas import TableSchema
 from gateway.lake.staging import POSITION, StagedRows
 from gateway.lake.uploads import ROWID_FIELD
 
 OPERATION = "_deltaport_operation"
 CODES = {Operation.INSERT: 0, Operation.UPDATE: 1, Operation.DELETE: 2}
-IS_CHECKED = "_deltaport_is_checked"  # whether a row brings its old values
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +36,7 @@ class Span:
 class ChangeSet:
     """`named` are the ids of rows that are there, as ranges; `first_new` is the lowest id of new rows.
 
-    Rows that were computed from what the table held at the head bring the old values with
-    them, and the MERGE fails where it meets others; for spooled rows Spark reads them at
-    `unchanged_since`. An undo has no rows of its own, only the versions that Spark finds them in.
+    An undo has no rows of its own, only the versions that Spark finds them in.
     """
 
     rows: pa.Table | StagedRows | Sequence[Span]
@@ -49,53 +46,16 @@ class ChangeSet:
     named: Sequence[Range] = ()
     first_new: int | None = None
     mark: int | None = None  # the highest id ever given, where the log does not say so yet
-    unchanged_since: int | None = None
     is_blind: bool = False  # new rows are added without a look at the table, so that appends by others do not conflict
-
-    @property
-    def compares(self) -> bool:
-        """Whether some rows must still be what they were."""
-        if isinstance(self.rows, StagedRows):
-            return self.unchanged_since is not None
-        return not isinstance(self.rows, pa.Table) or IS_CHECKED in self.rows.column_names
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every row to change was there at the head; only spooled ones that are not compared may not."""
-        return self.compares or not isinstance(self.rows, StagedRows)
 
 
 def code_column(operation: Operation, rows: int) -> pa.Array:
     return pa.repeat(pa.scalar(CODES[operation], pa.int8()), rows)
 
 
-def old_name(index: int) -> str:
-    return f"_deltaport_old_{index}"
-
-
-def compared_columns(schema: TableSchema) -> list[Column]:
-    """The columns that tell whether a row changed: all but variants, which Spark cannot compare."""
-    return [column for column in schema.columns if not _holds_variant(column.type)]
-
-
-def _holds_variant(kind: pa.DataType) -> bool:
-    fields = [kind.field(index) for index in range(kind.num_fields)]
-    if pa.types.is_struct(kind) and [field.name for field in fields] == ["metadata", "value"]:
-        return all(field.type == pa.binary() and not field.nullable for field in fields)
-    return any(_holds_variant(field.type) for field in fields)
-
-
 def beside(rows: pa.Table, found: pa.Table) -> pa.Table:
     """For each of the rows what a look-up found under its id; the look-up's first column is the id."""
     return found.take(pc.index_in(rows.column(ROWID_FIELD), found.column(0).combine_chunks()))
-
-
-def with_old_values(rows: pa.Table, found: pa.Table) -> pa.Table:
-    """Rows and, beside each, what the table has under its id; `found` is a look-up of the compared columns."""
-    old = beside(rows, found)
-    for index, name in enumerate(found.column_names[1:]):
-        rows = rows.append_column(pa.field(old_name(index), found.schema.field(name).type), old.column(index + 1))
-    return rows.append_column(IS_CHECKED, pa.repeat(pa.scalar(True), rows.num_rows))
 
 
 def last_of_each(table: pa.Table) -> pa.Table:
@@ -121,8 +81,7 @@ def together(tables: Sequence[pa.Table], schema: TableSchema) -> pa.Table:
 def _all_columns(tables: Sequence[pa.Table], schema: TableSchema) -> pa.Schema:
     present = reduce(set.union, (set(table.column_names) for table in tables))
     kinds = {column.name: column.type for column in schema.columns}
-    kinds |= {old_name(index): column.type for index, column in enumerate(compared_columns(schema))}
-    kinds |= {ROWID_FIELD: pa.int64(), OPERATION: pa.int8(), IS_CHECKED: pa.bool_()}
+    kinds |= {ROWID_FIELD: pa.int64(), OPERATION: pa.int8()}
     return pa.schema([(name, kind) for name, kind in kinds.items() if name in present and name != POSITION])
 
 

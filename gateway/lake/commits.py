@@ -20,10 +20,7 @@ from gateway.lake.storage import Folder
 
 _KEY = "deltaport"
 _SEARCHED_COMMITS = 10_000
-# What a MERGE raises by itself.
-ROW_ID_TAKEN = "row id taken"
-ROW_CHANGED = "row changed meanwhile"
-ROW_GONE = "row deleted meanwhile"
+HEAD_MOVED = "the head has moved"  # what a MERGE raises by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +113,6 @@ def _note(info: dict[str, Any]) -> dict[str, Any]:
 class Failure(Enum):
     """Why a MERGE failed, as far as its error tells."""
 
-    ROW_ID_TAKEN = "row id taken"
     CONFLICT = "conflict"
     CONSTRAINT = "constraint"
     SPARK_GONE = "spark gone"
@@ -140,9 +136,7 @@ def explain(error: BaseException) -> Explained:
     """Walk the Java causes: Spark wraps what failed in a task, in a job, in a Python error."""
     texts = list(_causes(error))
     for name, text in texts:
-        if "USER_RAISED_EXCEPTION" in text and ROW_ID_TAKEN in text:
-            return Explained(Failure.ROW_ID_TAKEN)
-        if "USER_RAISED_EXCEPTION" in text and (ROW_CHANGED in text or ROW_GONE in text):
+        if "USER_RAISED_EXCEPTION" in text and HEAD_MOVED in text:
             return Explained(Failure.CONFLICT)
         if "InvariantViolation" in name or "DELTA_VIOLATE_CONSTRAINT" in text or "DELTA_NOT_NULL_CONSTRAINT" in text:
             return Explained(Failure.CONSTRAINT, _broken_constraint(text))

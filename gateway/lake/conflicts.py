@@ -68,9 +68,7 @@ class Conflicts:
             return
         before = self._snapshots.at(base)
         suspected = pa.array(suspects, pa.int64())
-        if before.schema != head.schema or not same_rows(
-            rows_by_id(before, suspected, before.schema.columns), rows_by_id(head, suspected, head.schema.columns)
-        ):
+        if _have_changed(before, head, suspected):
             raise ConflictError(
                 f"conflict: rows of table '{self._table}' changed between version {base} and {head.version}; try again"
             )
@@ -98,6 +96,22 @@ class Conflicts:
             self._touched[snapshot.table_id, version] = touched
             while len(self._touched) > _REMEMBERED_COMMITS:
                 self._touched.popitem(last=False)
+
+
+def _have_changed(before: LogSnapshot, head: LogSnapshot, row_ids: pa.Array) -> bool:
+    """Whether one of the rows differs, or a column that was there does; one that came since is NULL in old rows."""
+    if before.schema.rowid != head.schema.rowid:
+        return True
+    for column in before.schema.columns:
+        now = head.schema.column(column.name)
+        if now is None or now.type != column.type:
+            return True
+    old = rows_by_id(before, row_ids, before.schema.columns)
+    new = rows_by_id(head, row_ids, head.schema.columns)
+    for field in new.schema:
+        if field.name not in old.column_names:
+            old = old.append_column(field, pa.nulls(old.num_rows, field.type))
+    return not same_rows(old.select(new.column_names), new)
 
 
 def _changed_no_row(log: Folder, version: int) -> bool:

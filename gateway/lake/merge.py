@@ -12,13 +12,13 @@ from typing import Any
 import pyarrow as pa
 
 from gateway.catalog.changes import Operation
-from gateway.lake.change_sets import CODES, IS_CHECKED, OPERATION, ChangeSet, compared_columns, old_name
-from gateway.lake.commits import ROW_CHANGED, ROW_GONE, ROW_ID_TAKEN
+from gateway.lake.change_sets import CODES, OPERATION, ChangeSet
 from gateway.lake.id_sets import few_ranges
 from gateway.lake.schemas import TableSchema
 from gateway.lake.snapshots import MARK_APPLICATION, LogSnapshot
 from gateway.lake.spark import quoted
-from gateway.lake.spark_columns import differs, lies_in
+from gateway.lake.spark_columns import lies_in
+from gateway.lake.spark_fence import fenced
 from gateway.lake.staging import POSITION, StagedRows
 from gateway.lake.undo import undo_source
 from gateway.lake.uploads import ROWID_FIELD
@@ -40,7 +40,7 @@ def run_merge(session: Any, head: LogSnapshot, change: ChangeSet, note: str) -> 
     target = DeltaTable.forPath(session, head.uri)
     _prepare(session, change, note)
     try:
-        source = source_of(session, target.toDF(), head, change)
+        source = _guarded(session, source_of(session, target.toDF(), head, change), head, change)
         builder = target.alias("t").merge(source.alias("s"), _condition(schema, change))
         found = _clauses(builder, schema, change).execute().collect()
     finally:
@@ -56,13 +56,23 @@ def _prepare(session: Any, change: ChangeSet, note: str) -> None:
         session.conf.set("spark.databricks.delta.write.txnVersion", str(change.mark))
 
 
+def _guarded(session: Any, source: Any, head: LogSnapshot, change: ChangeSet) -> Any:
+    from pyspark.sql import functions
+
+    if head.schema.rowid is None or change.is_blind:
+        return source
+    source = fenced(session, source, head)
+    # Spark cannot know how little the fence holds, and would sort the table to join it.
+    return functions.broadcast(source) if change.named and isinstance(change.rows, pa.Table) else source
+
+
 def source_of(session: Any, table: Any, head: LogSnapshot, change: ChangeSet) -> Any:
     """The staged rows as Spark sees them, with exactly the stored types; of spooled rows with one id the last."""
     from pyspark.sql import functions
 
     stored = {field.name: field.dataType for field in table.schema.fields}
     if isinstance(change.rows, pa.Table):
-        return _in_memory(session, head.schema, change.rows, stored)
+        return _in_memory(session, change.rows, stored)
     if not isinstance(change.rows, StagedRows):
         return undo_source(session, head, change.rows)
     frame = _spooled(session, change, change.rows, stored)
@@ -70,15 +80,13 @@ def source_of(session: Any, table: Any, head: LogSnapshot, change: ChangeSet) ->
         if change.first_new is None:
             return frame
         return frame.withColumn(ROWID_FIELD, functions.col(POSITION) + functions.lit(change.first_new))
-    frame = _last_of_each(frame)
-    return frame.join(_old_rows(session, head, change), ROWID_FIELD) if change.compares else frame
+    return _last_of_each(frame)
 
 
-def _in_memory(session: Any, schema: TableSchema, rows: pa.Table, stored: dict[str, Any]) -> Any:
-    from pyspark.sql.types import BooleanType, ByteType, LongType, StructField, StructType
+def _in_memory(session: Any, rows: pa.Table, stored: dict[str, Any]) -> Any:
+    from pyspark.sql.types import ByteType, LongType, StructField, StructType
 
-    kinds = {ROWID_FIELD: LongType(), POSITION: LongType(), OPERATION: ByteType(), IS_CHECKED: BooleanType()}
-    kinds |= {old_name(index): stored[column.name] for index, column in enumerate(compared_columns(schema))}
+    kinds = {ROWID_FIELD: LongType(), POSITION: LongType(), OPERATION: ByteType()}
     fields = [StructField(name, kinds.get(name) or stored[name]) for name in rows.column_names]
     return session.createDataFrame(rows, schema=StructType(fields))
 
@@ -90,22 +98,6 @@ def _spooled(session: Any, change: ChangeSet, rows: StagedRows, stored: dict[str
     return frame.select(
         *(functions.col(quoted(name)).cast(stored[name]).alias(name) for name in change.inserted or change.updated),
         *(functions.col(name) for name in frame.columns if name in (ROWID_FIELD, POSITION)),
-    )
-
-
-def _old_rows(session: Any, head: LogSnapshot, change: ChangeSet) -> Any:
-    from pyspark.sql import functions
-
-    schema = head.schema
-    assert schema.rowid is not None
-    table = session.read.format("delta").option("versionAsOf", change.unchanged_since).load(head.uri)
-    rowid = quoted(schema.rowid.name)
-    return table.where(_pruning(rowid, change)).select(
-        functions.col(rowid).alias(ROWID_FIELD),
-        *(
-            functions.col(quoted(column.name)).alias(old_name(index))
-            for index, column in enumerate(compared_columns(schema))
-        ),
     )
 
 
@@ -148,13 +140,6 @@ def _clauses(builder: Any, schema: TableSchema, change: ChangeSet) -> Any:
     if schema.rowid is None:
         return builder.whenNotMatchedInsert(values=values)
     rowid = quoted(schema.rowid.name)
-    if Operation.INSERT in change.operations and not change.is_blind:
-        # An id that is already in the snapshot MERGE reads is no conflict for Delta: without this branch the
-        # new row would silently be left out.
-        builder = builder.whenMatchedUpdate(_is(change, Operation.INSERT), set={rowid: _raise(ROW_ID_TAKEN)})
-    if change.compares:
-        # The MERGE reads a snapshot of its own, in which others may have changed what was compared before.
-        builder = builder.whenMatchedUpdate(_has_changed(schema, change), set={rowid: _raise(ROW_CHANGED)})
     if Operation.DELETE in change.operations:
         builder = builder.whenMatchedDelete(_is(change, Operation.DELETE))
     if Operation.UPDATE in change.operations:
@@ -163,16 +148,7 @@ def _clauses(builder: Any, schema: TableSchema, change: ChangeSet) -> Any:
     if Operation.INSERT in change.operations:
         values[rowid] = functions.col(f"s.{ROWID_FIELD}")
         builder = builder.whenNotMatchedInsert(_is(change, Operation.INSERT), values=values)
-    if change.operations != {Operation.INSERT} and change.is_complete:
-        # Every row to change was there at the head: one that is gone now was deleted by others.
-        builder = builder.whenNotMatchedInsert(values={rowid: _raise(ROW_GONE)})
     return builder
-
-
-def _raise(text: str) -> Any:
-    from pyspark.sql import functions
-
-    return functions.raise_error(functions.lit(text)).cast("long")
 
 
 def _is(change: ChangeSet, operation: Operation) -> Any:
@@ -182,14 +158,3 @@ def _is(change: ChangeSet, operation: Operation) -> Any:
     if len(change.operations) == 1:
         return None
     return functions.col(f"s.{OPERATION}") == functions.lit(CODES[operation]).cast("byte")
-
-
-def _has_changed(schema: TableSchema, change: ChangeSet) -> Any:
-    from pyspark.sql import functions
-
-    changed = functions.lit(False)
-    for index, column in enumerate(compared_columns(schema)):
-        changed |= differs(f"t.{quoted(column.name)}", f"s.{old_name(index)}", column.type)
-    if isinstance(change.rows, StagedRows):
-        return changed
-    return functions.col(f"s.{IS_CHECKED}") & changed

@@ -18,10 +18,8 @@ from gateway.lake.change_sets import (
     OPERATION,
     ChangeSet,
     code_column,
-    compared_columns,
     last_of_each,
     together,
-    with_old_values,
 )
 from gateway.lake.conflicts import Conflicts
 from gateway.lake.id_sets import IdSet, Range, joined
@@ -79,8 +77,7 @@ class _Parts:
     def __init__(self, head: LogSnapshot, conflicts: Conflicts) -> None:
         self._head = head
         self._conflicts = conflicts
-        self._found: pa.Table | None = None
-        self._known = pa.array([], pa.int64())
+        self._known = pa.array([], pa.int64())  # the row ids that are there
 
     def look_up(self, group: Sequence[Pending]) -> None:
         changing = [pending for pending in group if pending.operation is not Operation.INSERT]
@@ -89,28 +86,20 @@ class _Parts:
                 [chunk for pending in changing for chunk in pending.rows.table().column(ROWID_FIELD).chunks],
                 pa.int64(),
             )
-            compared = compared_columns(self._head.schema) if any(map(_is_based, changing)) else []
-            self._found = rows_by_id(self._head, wanted, compared)
-            self._known = self._found.column(0).combine_chunks()
+            self._known = rows_by_id(self._head, wanted, ()).column(0).combine_chunks()
 
     def rows_of(self, pending: Pending) -> pa.Table:
         """What the statement writes into rows that are there; raises where it must not."""
         rows = pending.rows.table()
         if pending.operation is Operation.INSERT:
             return rows.append_column(OPERATION, code_column(Operation.INSERT, rows.num_rows))
-        assert self._found is not None
         rows = last_of_each(rows)
         self._conflicts.check(self._head, pending.context, rows.column(ROWID_FIELD).to_pylist())
         is_known = pc.is_in(rows.column(ROWID_FIELD), self._known)
         if pending.options.strict:
             _refuse_unknown(rows.column(ROWID_FIELD).filter(pc.invert(is_known)))
         rows = rows.filter(is_known)
-        rows = rows.append_column(OPERATION, code_column(pending.operation, rows.num_rows))
-        return with_old_values(rows, self._found) if _is_based(pending) else rows
-
-
-def _is_based(pending: Pending) -> bool:
-    return pending.context.conflict_base is not None or pending.context.read_version is not None
+        return rows.append_column(OPERATION, code_column(pending.operation, rows.num_rows))
 
 
 def _refuse_unknown(row_ids: pa.ChunkedArray) -> None:
@@ -237,7 +226,6 @@ def _prepare_spooled_change(head: LogSnapshot, pending: Pending, conflicts: Conf
         updated=pending.plan.names,
         named=joined(ranges),
         mark=mark_of(head, highest, highest),
-        unchanged_since=head.version if _is_based(pending) else None,
     )
 
 
@@ -247,5 +235,7 @@ def _check_schema(head: LogSnapshot, pending: Pending) -> None:
         now = head.schema.column(column.name)
         if now is None or now.type != column.type:
             raise RequestError(f"column '{column.name}' changed during the upload: the schema changed, attach again")
-    if pending.operation is Operation.INSERT and len(pending.plan.columns) != len(head.schema.columns):
-        raise RequestError("the schema changed during the upload, attach again")
+    if pending.operation is Operation.INSERT:
+        for column in head.schema.columns:
+            if column.name not in pending.plan.names and not column.nullable:
+                raise RequestError(f"column '{column.name}' is new and takes no NULL: the schema changed, attach again")

@@ -319,6 +319,8 @@ def _launch_settings(settings: SparkSettings) -> dict[str, str]:
         # Concurrent scans share the cores instead of queueing behind one long job.
         "spark.scheduler.mode": "FAIR",
         **settings.conf,
+        # A file that is not there yet has no rows: the fence of a MERGE is made of that.
+        "spark.files.ignoreMissingFiles": "true",
     }
 
 

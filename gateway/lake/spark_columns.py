@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from gateway.lake.id_sets import Range
+from gateway.lake.schemas import Column
 
 _LISTED = 8  # ids of a range this short are named one by one: Spark looks lists up, and tries conditions in turn
 
@@ -24,6 +25,18 @@ def differs(one: str, other: str, kind: pa.DataType) -> Any:
 
 def _holds_map(kind: pa.DataType) -> bool:
     return pa.types.is_map(kind) or any(_holds_map(kind.field(index).type) for index in range(kind.num_fields))
+
+
+def comparable(columns: Sequence[Column]) -> list[Column]:
+    """The columns that tell whether a row changed: all but variants, which Spark cannot compare."""
+    return [column for column in columns if not _holds_variant(column.type)]
+
+
+def _holds_variant(kind: pa.DataType) -> bool:
+    fields = [kind.field(index) for index in range(kind.num_fields)]
+    if pa.types.is_struct(kind) and [field.name for field in fields] == ["metadata", "value"]:
+        return all(field.type == pa.binary() and not field.nullable for field in fields)
+    return any(_holds_variant(field.type) for field in fields)
 
 
 def lies_in(column: str, ranges: Sequence[Range]) -> Any:

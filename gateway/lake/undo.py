@@ -10,6 +10,7 @@ comparing the versions before and after them.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Any
 
 from gateway.catalog.changes import Operation
 from gateway.errors import ConflictError, PreconditionError
-from gateway.lake.change_sets import CODES, IS_CHECKED, OPERATION, ChangeSet, Span, compared_columns, old_name
+from gateway.lake.change_sets import CODES, OPERATION, ChangeSet, Span
 from gateway.lake.commits import StatementNote, noted_commits
 from gateway.lake.id_sets import IdSet, Range, joined
 from gateway.lake.pending import Committed, Undoing
@@ -26,11 +27,12 @@ from gateway.lake.rowids import highest_row_id
 from gateway.lake.schemas import TableSchema
 from gateway.lake.snapshots import LogSnapshot
 from gateway.lake.spark import quoted
-from gateway.lake.spark_columns import differs, lies_in
+from gateway.lake.spark_columns import comparable, differs, lies_in
 from gateway.lake.storage import Folder
 from gateway.lake.uploads import ROWID_FIELD
 
 _COLLECTED_IDS = 1_000_000
+_WAS_THERE, _IS_THERE, _STILL_THERE = "was_there", "is_there", "still_there"  # columns of Spark's, beside a0, b0, ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +111,8 @@ def _plan(session: Any, head: LogSnapshot, written: Written) -> list[Span]:
 
 def _differing(session: Any, head: LogSnapshot, version: int) -> IdSet:
     """The rows that a statement changed which had a commit of its own."""
-    rows = _restored(session, head, Span(version - 1, version, None)).select(ROWID_FIELD).limit(_COLLECTED_IDS + 1)
-    found = [row[0] for row in rows.collect()]
+    rows = _both_states_of(session, head, Span(version - 1, version, None)).select(ROWID_FIELD)
+    found = [row[0] for row in rows.limit(_COLLECTED_IDS + 1).collect()]
     if len(found) > _COLLECTED_IDS:
         raise PreconditionError(
             f"table '{head.table}': the transaction changed more than {_COLLECTED_IDS:,} rows in several statements;"
@@ -120,49 +122,52 @@ def _differing(session: Any, head: LogSnapshot, version: int) -> IdSet:
 
 
 def undo_source(session: Any, head: LogSnapshot, spans: Sequence[Span]) -> Any:
-    """The rows of the compensating change, with what they must be now beside what they become."""
-    whole = None
-    for span in spans:
-        part = _restored(session, head, span)
-        whole = part if whole is None else whole.unionByName(part)
-    return whole
-
-
-def _restored(session: Any, head: LogSnapshot, span: Span) -> Any:
+    """The rows of the compensating change."""
     from pyspark.sql import functions
 
-    schema = head.schema
-    before = _at(session, head, span.before, span.row_ids).select(
-        functions.col(ROWID_FIELD), functions.lit(True).alias("was"), *_aliased(schema, "b")
-    )
-    after = _at(session, head, span.after, span.row_ids).select(
-        functions.col(ROWID_FIELD), functions.lit(True).alias("is"), *_aliased(schema, "a")
-    )
-    rows = before.join(after, ROWID_FIELD, "full_outer")
-    was, now = functions.col("was").isNotNull(), functions.col("is").isNotNull()
-    if span.row_ids is None:
-        changed = functions.lit(False)
-        for column in compared_columns(schema):
-            place = schema.columns.index(column)
-            changed |= differs(f"b{place}", f"a{place}", column.type)
-        rows = rows.where(~was | ~now | changed)
     codes = {kind: functions.lit(code).cast("byte") for kind, code in CODES.items()}
     operation = (
-        functions.when(~was, codes[Operation.DELETE])
-        .when(~now, codes[Operation.INSERT])
+        functions.when(~functions.col(_WAS_THERE), codes[Operation.DELETE])
+        .when(~functions.col(_IS_THERE), codes[Operation.INSERT])
         .otherwise(codes[Operation.UPDATE])
     )
-    compared = [schema.columns.index(column) for column in compared_columns(schema)]
-    return rows.select(
+    return _both_states(session, head, spans).select(
         operation.alias(OPERATION),
-        now.alias(IS_CHECKED),
         ROWID_FIELD,
-        *(functions.col(f"b{place}").alias(column.name) for place, column in enumerate(schema.columns)),
-        *(functions.col(f"a{place}").alias(old_name(index)) for index, place in enumerate(compared)),
+        *(functions.col(f"b{place}").alias(column.name) for place, column in enumerate(head.schema.columns)),
     )
 
 
-def _at(session: Any, head: LogSnapshot, version: int, row_ids: IdSet | None) -> Any:
+def _both_states(session: Any, head: LogSnapshot, spans: Sequence[Span]) -> Any:
+    """Each row as it was before (columns b0, b1, ...) and as the transaction left it (a0, a1, ...)."""
+    parts = [_both_states_of(session, head, span) for span in spans]
+    return functools.reduce(lambda one, other: one.unionByName(other), parts)
+
+
+def _both_states_of(session: Any, head: LogSnapshot, span: Span) -> Any:
+    from pyspark.sql import functions
+
+    before = _at(session, head, span.before, span.row_ids, "b", _WAS_THERE)
+    after = _at(session, head, span.after, span.row_ids, "a", _IS_THERE)
+    rows = before.join(after, ROWID_FIELD, "full_outer").na.fill(False, [_WAS_THERE, _IS_THERE])
+    if span.row_ids is not None:
+        return rows
+    is_new_or_gone = functions.col(_WAS_THERE) != functions.col(_IS_THERE)
+    return rows.where(is_new_or_gone | _has_changed(head.schema, "b", "a"))
+
+
+def _has_changed(schema: TableSchema, one: str, other: str) -> Any:
+    from pyspark.sql import functions
+
+    changed = functions.lit(False)
+    for column in comparable(schema.columns):
+        place = schema.columns.index(column)
+        changed |= differs(f"{one}{place}", f"{other}{place}", column.type)
+    return changed
+
+
+def _at(session: Any, head: LogSnapshot, version: int, row_ids: IdSet | None, prefix: str, is_there: str) -> Any:
+    """The rows of a version, their columns by place, and a mark that survives an outer join."""
     from pyspark.sql import functions
 
     assert head.schema.rowid is not None
@@ -170,30 +175,26 @@ def _at(session: Any, head: LogSnapshot, version: int, row_ids: IdSet | None) ->
     table = session.read.format("delta").option("versionAsOf", version).load(head.uri)
     if row_ids is not None:
         table = table.where(lies_in(stored, row_ids.ranges))
-    return table.withColumn(ROWID_FIELD, functions.col(stored))
-
-
-def _aliased(schema: TableSchema, prefix: str) -> list[Any]:
-    from pyspark.sql import functions
-
-    return [functions.col(quoted(column.name)).alias(f"{prefix}{place}") for place, column in enumerate(schema.columns)]
+    return table.select(
+        functions.col(stored).alias(ROWID_FIELD),
+        functions.lit(True).alias(is_there),
+        *(
+            functions.col(quoted(column.name)).alias(f"{prefix}{place}")
+            for place, column in enumerate(head.schema.columns)
+        ),
+    )
 
 
 def check_undo(session: Any, head: LogSnapshot, spans: Sequence[Span]) -> tuple[Range, int]:
     """The range that the rows' ids lie in, and their number; a ConflictError when others changed one of them since."""
     from pyspark.sql import functions
 
-    source = undo_source(session, head, spans)
-    current = _at(session, head, head.version, None).select(
-        functions.col(ROWID_FIELD), functions.lit(True).alias("is"), *_aliased(head.schema, "c")
-    )
-    now = functions.col("is").isNotNull()
-    changed = functions.lit(False)
-    for index, column in enumerate(compared_columns(head.schema)):
-        changed |= differs(f"c{head.schema.columns.index(column)}", old_name(index), column.type)
-    clash = functions.when(functions.col(IS_CHECKED), ~now | changed).otherwise(now)
+    current = _at(session, head, head.version, None, "c", _STILL_THERE)
+    still = functions.col(_STILL_THERE).isNotNull()
+    clash = functions.when(functions.col(_IS_THERE), ~still | _has_changed(head.schema, "c", "a")).otherwise(still)
     low, high, rows, has_clash = (
-        source.join(current, ROWID_FIELD, "left")
+        _both_states(session, head, spans)
+        .join(current, ROWID_FIELD, "left")
         .agg(
             functions.min(ROWID_FIELD),
             functions.max(ROWID_FIELD),

@@ -51,9 +51,9 @@ from gateway.telemetry import metrics
 log = structlog.get_logger(__name__)
 
 
-# A MERGE of new rows looks whether their ids are taken, and any commit by others meanwhile makes it fail. After so
-# many tries it does not look any more: ids are given by this gateway alone, whose mark in the log makes the MERGE
-# fail if another one gave some. Only a foreign job that writes ids of its own, in that very moment, could double one.
+# Any commit by others between the look at the head and the MERGE's own commit makes the MERGE fail. New rows do not
+# look any more after so many tries: ids are given by this gateway alone, whose mark in the log makes the MERGE fail if
+# another one gave some. Only a foreign job that writes ids of its own, in that very moment, could double one.
 _CAREFUL_TRIES = 3
 
 
@@ -149,6 +149,7 @@ class TableWriter:
         is_shared = len(prepared.members) > 1
         note = CommitNote(tuple(work.note(done, is_shared=is_shared) for work, done in prepared.members.items()))
         started, jvm = time.monotonic(), self._spark.jvm
+        affected: int | None
         try:
             is_blind = in_spite_of_appends and prepared.change.operations == {Operation.INSERT}
             version, affected = self._merge(head, replace(prepared.change, is_blind=is_blind), note)
@@ -159,9 +160,8 @@ class TableWriter:
         _fill_in(prepared, version, affected)
         touched = [part for done in prepared.members.values() for part in done.row_ids.ranges]
         is_exact = all(done.row_ids.is_exact for done in prepared.members.values())
-        if version is not None:
-            self._conflicts.remember(head, version, IdSet(tuple(joined(touched)), is_exact))
-            self._report(prepared, version, time.monotonic() - started)
+        self._conflicts.remember(head, version, IdSet(tuple(joined(touched)), is_exact))
+        self._report(prepared, version, time.monotonic() - started)
         return prepared
 
     def _prepare(self, head: LogSnapshot, group: Sequence[Work]) -> Prepared:
@@ -170,16 +170,21 @@ class TableWriter:
                 return prepare_undo(session, head, self._log, group[0])
         return prepare(head, [work for work in group if isinstance(work, Pending)], self._conflicts)
 
-    def _merge(self, head: LogSnapshot, change: ChangeSet, note: CommitNote) -> tuple[int | None, int | None]:
-        """The version it made and how many rows it changed; no version where the rows were gone by then."""
+    def _merge(self, head: LogSnapshot, change: ChangeSet, note: CommitNote) -> tuple[int, int]:
+        """The version it made and how many rows it changed."""
         with self._spark.session(self._profile(head, change)) as session:
             self._guard.check()
             if not isinstance(change.rows, pa.Table):
                 check_keys_with_spark(session, head, change)
             affected = run_merge(session, head, change, note.encode())
-        if affected is None:
-            raise _NotLandedError  # a `txn` action was not above the last one: others gave ids meanwhile
-        return find_commit(self._log, head.version, note.id), affected
+        if not affected:
+            # Others gave ids meanwhile, so the `txn` action was not above the last one, or they took the rows away,
+            # all of them, so that Spark had nothing to do and did not even meet the fence.
+            raise _NotLandedError
+        version = find_commit(self._log, head.version, note.id)
+        if version is None:
+            raise InternalError(f"table '{self._table}': the commit of the statement is not in the log")
+        return version, affected
 
     def _profile(self, head: LogSnapshot, change: ChangeSet) -> Profile:
         if not isinstance(change.rows, pa.Table):
@@ -201,7 +206,7 @@ class TableWriter:
                 "merge_landed_in_spite_of_error", table=self._table, version=version, failure=explained.failure.value
             )
             return version, affected_in(self._log, version)
-        if explained.failure in (Failure.ROW_ID_TAKEN, Failure.CONFLICT):
+        if explained.failure is Failure.CONFLICT:
             raise _NotLandedError
         if explained.failure is Failure.OTHER and self._snapshots.current().schema != head.schema:
             raise _NotLandedError  # a column it meant was changed meanwhile; the next look will say so
@@ -256,7 +261,7 @@ def _is_cancelled(pending: Work, outcomes: dict[Work, Outcome]) -> bool:
     return True
 
 
-def _fill_in(prepared: Prepared, version: int | None, affected: int | None) -> None:
+def _fill_in(prepared: Prepared, version: int, affected: int | None) -> None:
     """A statement alone is counted by the MERGE; in a group each counted its rows at the head, which still held."""
     alone = len(prepared.members) == 1
     for work, done in prepared.members.items():

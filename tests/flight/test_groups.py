@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -10,9 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 from pyarrow import flight
 
 from gateway.catalog.changes import Undone, WriteContext
@@ -21,7 +21,7 @@ from gateway.ops.lifecycle import Gateway
 from tests.airport import AirportClient
 from tests.builders import Lake
 from tests.conftest import CATALOG
-from tests.flight.writing import NUMBERS, batch, before_the_next_merge, numbers, refused, rows_of, version_of
+from tests.flight.writing import batch, before_the_next_merge, numbers, refused, rows_of, version_of
 
 Work = Callable[[AirportClient], Any]
 KEYS = {"deltaport__primaryKey": '["k"]'}
@@ -344,25 +344,25 @@ def test_a_foreign_commit_between_our_look_and_our_commit(
         assert (1 not in stored) == (expected is LANDS)
 
 
-def test_every_statement_lands_while_others_append_every_second(client: AirportClient, lake: Lake) -> None:
+@pytest.mark.parametrize("statement", ["update", "delete"])
+def test_a_change_is_tried_until_others_leave_it_the_time(
+    client: AirportClient, lake: Lake, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
     numbers(lake)
-    stop, appended = threading.Event(), []
-    foreign = pa.table([[None], [90], ["foreign"]], schema=NUMBERS)
-
-    def append() -> None:
-        while not stop.wait(1):
-            write_deltalake(str(lake.path("n")), foreign, mode="append")
-            appended.append(1)
-
-    others = threading.Thread(target=append)
-    others.start()
-    try:
-        assert update(lake, 0)(client) == 1
-        assert insert(lake, 10)(client) == 1
-        assert delete(lake, 1)(client) == 1
-    finally:
-        stop.set()
-        others.join()
+    work = {"update": update(lake, 0), "delete": delete(lake, 0)}[statement]
+    with before_the_next_merge(monkeypatch, lambda: foreign_append(lake), times=4) as merges:
+        assert work(client) == 1
+    assert len(merges) == 5
     ours = [row for row in rows_of(client, lake) if row[1] != "foreign"]
-    assert ours == [(0, "changed", 0), (2, "v2", 2), (3, "v3", 3), (10, "new", 4)]
-    assert len(rows_of(client, lake)) == len(ours) + len(appended)
+    assert ours[:-3] == ([(0, "changed", 0)] if statement == "update" else [])
+    assert len(rows_of(client, lake)) == len(ours) + 4
+
+
+def test_new_rows_land_however_often_others_append(
+    client: AirportClient, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers(lake)
+    with before_the_next_merge(monkeypatch, lambda: foreign_append(lake), times=math.inf) as merges:
+        assert insert(lake, 10)(client) == 1
+    assert [row for row in rows_of(client, lake) if row[1] == "new"] == [(10, "new", 4)]
+    assert len(rows_of(client, lake)) == 4 + 1 + len(merges)

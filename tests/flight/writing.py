@@ -6,6 +6,7 @@ import base64
 import json
 import re
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,10 @@ from typing import Any
 import msgpack
 import pyarrow as pa
 import pytest
+from delta.tables import DeltaMergeBuilder
 from deltalake import DeltaTable, write_deltalake
 from pyarrow import flight
 
-from gateway.lake import writer
 from gateway.lake.spark import Spark
 from gateway.ops.lifecycle import Gateway
 from tests.airport import AirportClient
@@ -126,17 +127,20 @@ def _opened(reply: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def before_the_next_merge(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> Iterator[list[str]]:
-    """Something happens once after the committer looked at the table and before its MERGE does; counts the MERGEs."""
-    original = writer.run_merge
+def before_the_next_merge(
+    monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], times: float = 1
+) -> Iterator[list[str]]:
+    """Something happens at the last moment before a MERGE chooses its snapshot, so many times; counts the MERGEs."""
+    original = DeltaMergeBuilder.execute
     merges: list[str] = []
 
-    def run_merge(*arguments: Any) -> Any:
+    def execute(builder: DeltaMergeBuilder) -> Any:
         merges.append("merge")
-        if len(merges) == 1:
-            act()
-        return original(*arguments)
+        if len(merges) <= times:
+            with ThreadPoolExecutor(1) as other:  # Spark keeps the session of a thread
+                other.submit(act).result()
+        return original(builder)
 
     with monkeypatch.context() as patch:
-        patch.setattr(writer, "run_merge", run_merge)
+        patch.setattr(DeltaMergeBuilder, "execute", execute)
         yield merges
