@@ -128,7 +128,8 @@ class Explained:
 _CONFLICTS = re.compile(
     r"Concurrent(Append|DeleteRead|DeleteDelete|Write|Transaction)Exception|MetadataChangedException|ProtocolChangedException|DELTA_CONCURRENT|DELTA_METADATA_CHANGED|DELTA_PROTOCOL_CHANGED"
 )
-_CHECK = re.compile(r"CHECK constraint (.+?) \(")
+# The name, and the condition as Delta writes it: in brackets, or as our own are stored.
+_CHECK = re.compile(r"CHECK constraint (.+?) (?:coalesce\()?\(")
 _NOT_NULL = re.compile(r"NOT NULL constraint violated for column: ([^\n]+?)\.?\s*(?:\n|$)")
 
 

@@ -64,6 +64,10 @@ class Py4JNetworkError(Exception):
         (Py4JNetworkError("Answer from Java side is empty"), Explained(Failure.SPARK_GONE)),
         (RuntimeError("io.delta.exceptions.ConcurrentAppendException: Files were added"), Explained(Failure.CONFLICT)),
         (ValueError("the head has moved"), Explained(Failure.OTHER, "the head has moved")),  # a value may say anything
+        (
+            RuntimeError("[DELTA_VIOLATE_CONSTRAINT_WITH_VALUES] CHECK constraint check_1 coalesce((a > -1), true) …"),
+            Explained(Failure.CONSTRAINT, "CHECK constraint failed: check_1"),
+        ),
     ],
 )
 def test_errors_are_told_apart(error: Exception, explained: Explained) -> None:
