@@ -363,6 +363,7 @@ def _fill(room: Room, *, filled: bool) -> None:
 
 CHANGES: dict[str, tuple[Callable[[Room], object], list[dict[str, int]]]] = {
     "create schema": (lambda room: room.editor.create_schema("n"), [{"s.t": 1}]),
+    "drop schema": (lambda room: room.editor.drop_schema("e", ignore_not_found=False), [{"s.t": 1}]),
     "create": (lambda room: room.make("new"), [{"s.t": 1}, {"s.t": 1, "s.new": 1}]),
     "replace": (
         lambda room: room.editor.create_table("s", "t", TWO, OnConflict.REPLACE),
@@ -388,6 +389,7 @@ def test_a_crash_at_any_step_leaves_the_old_state_or_the_new_one(
         root = tmp_path / str(steps)
         room = start(root)
         room.editor.create_schema("s")
+        room.editor.create_schema("e")
         room.make("t")
         crash_after(steps)
         try:
@@ -400,6 +402,8 @@ def test_a_crash_at_any_step_leaves_the_old_state_or_the_new_one(
         again.warehouse.tend()
         assert again.tables() in allowed
         assert leftovers(root) == []
+        for schema in again.catalog.listing().schemas.values():  # each is one that works
+            again.make("another", schema=schema)
         again.warehouse.tend()
         if ended:
             break
@@ -428,6 +432,8 @@ room = Room(Path(sys.argv[1]))
 room.editor.create_schema("s")
 print("ready", flush=True)
 for number in itertools.count():
+    room.editor.create_schema("e")
+    room.editor.drop_schema("e", ignore_not_found=False)
     for name in ("a", "b"):
         room.editor.drop_table("s", name, ignore_not_found=True)
     room.make("a")
@@ -452,6 +458,8 @@ def test_a_killed_process_leaves_whole_tables_only(tmp_path: Path, start: Callab
         again.warehouse.tend()
         assert again.tables() in ({}, {"s.a": 1}, {"s.a": 2}, {"s.b": 2})
         assert leftovers(root) == []
+        again.editor.create_schema("e")
+        again.editor.drop_schema("e", ignore_not_found=False)
 
 
 def test_a_process_that_is_not_the_writer_changes_and_finishes_nothing(room: Room) -> None:

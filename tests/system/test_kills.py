@@ -192,6 +192,123 @@ def assert_every_statement_works(world: World) -> None:
     assert_each_has_zero_or_one_effect(world)
 
 
+# ALTER TABLE: one table whose files are rewritten, and one whose columns are renamed, at the same time
+
+ALTERED_ROWS = 200_000
+TYPES = {pa.int32(): pa.int64(), pa.int64(): pa.int32()}  # what a column is, and what it is changed to
+NAMES = {"here": "there", "there": "here"}
+
+
+@dataclass
+class Altering:
+    """Two ALTERs that are at work when something dies; what each was, and what its client heard."""
+
+    type_before: pa.DataType
+    name_before: str
+    heard: dict[str, str] = field(default_factory=dict)
+
+    @contextmanager
+    def in_the_middle(self, world: World, location: str) -> Iterator[None]:
+        """Within the block both are at work, and the new files of the one are being written."""
+        typed = world.table.parent / "typed"
+        files = len(list(typed.rglob("*.parquet")))
+        with ThreadPoolExecutor(2) as pool:
+            works = [pool.submit(work, location) for work in (self.rename, self.change_type)]
+            wait_until(lambda: len(list(typed.rglob("*.parquet"))) > files)
+            yield
+        for work in works:
+            work.result()
+
+    def change_type(self, location: str) -> None:
+        with AirportClient(location, CATALOG) as client, self._hearing("type"):
+            client.ddl.change_column_type(SCHEMA, "typed", pa.field("a", TYPES[self.type_before]))
+            self.heard["type"] = "acknowledged"
+
+    def rename(self, location: str) -> None:
+        """One rename after the other; the last of them is the one in question."""
+        with AirportClient(location, CATALOG) as client:
+            while "name" not in self.heard:
+                with self._hearing("name"):
+                    client.ddl.rename_column(SCHEMA, "named", self.name_before, NAMES[self.name_before])
+                    self.name_before = NAMES[self.name_before]
+
+    @contextmanager
+    def _hearing(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except WENT_WRONG as error:
+            self.heard[what] = str(error).partition(" gRPC client debug context")[0]
+
+    def assert_old_or_new(self, client: AirportClient) -> None:
+        (number,) = columns_of(client, "typed")
+        assert number.type in (self.type_before, TYPES[self.type_before])
+        (name,) = (column.name for column in columns_of(client, "named"))
+        assert name in (self.name_before, NAMES[self.name_before])
+        if self.heard["type"] == "acknowledged":
+            assert number.type == TYPES[self.type_before]
+        if "nothing was" in self.heard["type"]:
+            assert number.type == self.type_before
+        if "nothing was" in self.heard["name"]:
+            assert name == self.name_before
+
+    def again(self, client: AirportClient) -> None:
+        """The same ALTERs: they do what is still to do, and only that."""
+        client.ddl.change_column_type(SCHEMA, "typed", pa.field("a", TYPES[self.type_before]))
+        if columns_of(client, "named")[0].name == self.name_before:
+            client.ddl.rename_column(SCHEMA, "named", self.name_before, NAMES[self.name_before])
+        assert [column.type for column in columns_of(client, "typed")] == [TYPES[self.type_before]]
+        assert [column.name for column in columns_of(client, "named")] == [NAMES[self.name_before]]
+
+
+def columns_of(client: AirportClient, table: str) -> list[pa.Field]:
+    return [column for column in client.table(SCHEMA, table).schema if not (column.metadata or {}).get(b"is_rowid")]
+
+
+def values_of(client: AirportClient, table: str) -> pa.ChunkedArray:
+    scanned = client.scan(SCHEMA, table).table
+    return scanned.sort_by(scanned.column_names[0]).column(0).cast(pa.int64())
+
+
+def alters(world: World) -> Altering:
+    with world.running().attach() as client:
+        if not (world.table.parent / "typed").exists():
+            make_altered(client)
+        (number,), (named,) = columns_of(client, "typed"), columns_of(client, "named")
+        return Altering(number.type, named.name)
+
+
+def make_altered(client: AirportClient) -> None:
+    client.ddl.create_table(SCHEMA, "typed", pa.schema([("a", pa.int32())]))
+    client.insert(SCHEMA, "typed", pa.record_batch({"a": pa.array(range(ALTERED_ROWS), pa.int32())}))
+    client.ddl.create_table(SCHEMA, "named", pa.schema([("here", pa.int64())]), checks=["here > -1"])
+    client.insert(SCHEMA, "named", pa.record_batch({"here": pa.array([1, 2, 3], pa.int64())}))
+
+
+def assert_takes_rows_and_changes(client: AirportClient, table: str) -> None:
+    before, column = values_of(client, table), columns_of(client, table)[0]
+    new = pa.record_batch({column.name: pa.array([1 << 30], column.type)})
+    assert client.insert(SCHEMA, table, new).total_changed == 1
+    rows = client.scan(SCHEMA, table, [column.name, "rowid"]).table
+    ids = rows.filter(pc.equal(rows[column.name], 1 << 30)).column("rowid")
+    assert client.delete(SCHEMA, table, ids.to_pylist()).total_changed == 1
+    assert values_of(client, table).equals(before)
+
+
+def assert_altered_or_not(world: World, altering: Altering) -> None:
+    """Each table is the old or the new one, whole, and takes the same ALTER again, and rows."""
+    with world.running().attach() as client:
+        altering.assert_old_or_new(client)
+        assert values_of(client, "typed").to_pylist() == list(range(ALTERED_ROWS))
+        assert values_of(client, "named").to_pylist() == [1, 2, 3]
+        altering.again(client)
+        assert_takes_rows_and_changes(client, "typed")
+        broken = pa.record_batch({NAMES[altering.name_before]: pa.array([-1], pa.int64())})
+        with pytest.raises(flight.FlightError, match="CHECK constraint failed: check_1"):  # it has followed the name
+            client.insert(SCHEMA, "named", broken)
+    own = world.folder / "warehouse" / "_deltaport"
+    assert [path for area in ("journal", "building") for path in (own / area).glob("*")] == []
+
+
 UPLOAD = f"""
 import sys
 import pyarrow as pa
@@ -255,14 +372,15 @@ def test_a_full_disk_is_told_and_nothing_stays_staged(world: World) -> None:
     assert_each_has_zero_or_one_effect(world)
 
 
-def test_a_spark_killed_during_a_merge_comes_back_by_itself(world: World) -> None:
-    server = world.running()
+def test_a_spark_killed_during_merges_and_alters_comes_back_by_itself(world: World) -> None:
+    server, altering = world.running(), alters(world)
     jvm = server.jvm_pid()
     assert jvm is not None
     with busy_writers(world, server.location):
         files = world.data_files()
-        wait_until(lambda: world.data_files() > files)  # a MERGE has begun to write
-        os.kill(jvm, signal.SIGKILL)
+        wait_until(lambda: world.data_files() > files)  # a MERGE has begun to write, and others follow
+        with altering.in_the_middle(world, server.location):
+            os.kill(jvm, signal.SIGKILL)
         with server.attach() as client:  # reads go on
             assert client.scan(SCHEMA, TABLE, ["k"]).num_rows > 0
         wait_until(lambda: server.spark_state() != "ready")
@@ -273,20 +391,23 @@ def test_a_spark_killed_during_a_merge_comes_back_by_itself(world: World) -> Non
     server.wait_for_spark()
     assert server.jvm_pid() not in (None, jvm)
     assert_every_statement_works(world)
+    assert_altered_or_not(world, altering)
 
 
-def test_a_gateway_killed_while_it_stages_and_merges_leaves_whole_statements(world: World) -> None:
-    server = world.running()
+def test_a_gateway_killed_while_it_stages_merges_and_alters_leaves_whole_statements(world: World) -> None:
+    server, altering = world.running(), alters(world)
     with upload_in_the_middle(world, server.location), busy_writers(world, server.location):
         files = world.data_files()
         wait_until(lambda: world.data_files() > files)
-        server.kill()
+        with altering.in_the_middle(world, server.location):
+            server.kill()
     assert world.staged() != []  # nobody was left to remove it
     assert world.running() is not server
     assert world.staged() == []
     assert_nothing_of_the_upload(world)
     assert_each_has_zero_or_one_effect(world)
     assert_every_statement_works(world)
+    assert_altered_or_not(world, altering)
 
 
 def test_a_gateway_killed_between_commit_and_reply_leaves_whole_statements(world: World) -> None:
