@@ -51,24 +51,34 @@ class Exchanges:
         """Take an upload to its commit and answer it; returns how many rows were affected."""
         path = decode_path(descriptor)
         table = self._catalogs.get(path.catalog or headers.catalog).table(path.schema, path.table)
-        with (
-            self._contexts.outcome(headers),
-            self._filling(headers, table),
-            self._uploads.watched(reader, peer, headers.transaction) as upload,
-        ):
-            with _told(table, path.stamp):
-                statement = self._open(headers, table, schema_of(upload), is_cancelled)
-            upload.fills(statement)
-            try:
-                writer.begin(statement.reply_schema)
-                self._take(statement, headers.returning, upload, writer, is_cancelled)
-                if is_cancelled():
-                    raise CancelledError("the upload was cancelled; nothing was written")
-                changed = statement.commit()
-            finally:
-                statement.abort()
-        writer.write_metadata(pack({"total_changed": changed}))
+        with self._uploads.watched(reader, peer, headers.transaction) as upload:
+            with self._contexts.outcome(headers), self._filling(headers, table):
+                changed = self._change(headers, table, path.stamp, upload, writer, is_cancelled)
+            upload.was_written()
+            with upload.answering():
+                writer.write_metadata(pack({"total_changed": changed}))
         return changed
+
+    def _change(
+        self,
+        headers: CallHeaders,
+        table: Readable,
+        stamp: SchemaStamp | None,
+        upload: Upload,
+        writer: Any,
+        is_cancelled: Callable[[], bool],
+    ) -> int:
+        with _told(table, stamp):
+            statement = self._open(headers, table, schema_of(upload), is_cancelled)
+        upload.fills(statement)
+        try:
+            writer.begin(statement.reply_schema)
+            self._take(statement, headers.returning, upload, writer, is_cancelled)
+            if is_cancelled():
+                raise CancelledError("the upload was cancelled; nothing was written")
+            return statement.commit()
+        finally:
+            statement.abort()
 
     def _filling(self, headers: CallHeaders, table: Readable) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext() if self._fillings is None else self._fillings.around(headers, table)
@@ -105,7 +115,7 @@ class Exchanges:
                 statement.abort()
                 continue
             if answer is not None:
-                with upload.waiting():  # a client may stop reading, too
+                with upload.answering():
                     writer.write_batch(answer)
         if failure is not None:
             raise failure

@@ -120,7 +120,9 @@ class Puts:
             statement, rows = self._update(headers, command, target, options, upload, is_cancelled)
         upload.fills(statement)
         affected, returned = _carry_out(statement, rows, target, options, is_cancelled)
-        writer.write(pa.py_buffer(encode_put_reply(affected, returned)))
+        upload.was_written()
+        with upload.answering():
+            writer.write(pa.py_buffer(encode_put_reply(affected, returned)))
 
     def _delete(self, headers: CallHeaders, body: bytes, is_cancelled: IsCancelled) -> bytes:
         command = decode_delete(body)

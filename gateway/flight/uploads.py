@@ -1,7 +1,7 @@
 """Uploads: each waits for its client, but not for ever.
 
-A read that waits for a client cannot be interrupted, so a watch looks at the
-uploads. One that stalled loses what it staged, holds up no drain, and is refused
+What waits for a client, to send or to take its answer, cannot be interrupted, so a
+watch looks at the uploads. One that stalled loses what it staged, holds up no drain, and is refused
 when its client wakes. A client that stays silent for as long again loses its
 connection, unless other calls of it run there: only that ends the read itself.
 """
@@ -24,6 +24,7 @@ from gateway.settings import LimitSettings
 log = structlog.get_logger(__name__)
 
 _LONGEST_LOOK_SECONDS = 5.0
+_FOR_A_BATCH, _FOR_A_READER = "no batch came", "no answer was taken"
 
 
 class Upload:
@@ -37,15 +38,17 @@ class Upload:
         self._lock = threading.Lock()
         self._statement: Statement | None = None
         self._waits_since: float | None = None
+        self._waits_for = ""
+        self._is_written = False
         self._ended_for = ""
 
     @property
     def schema(self) -> pa.Schema:
-        with self.waiting():
+        with self._waiting(_FOR_A_BATCH):
             return self._reader.schema
 
     def read_chunk(self) -> Any:
-        with self.waiting():
+        with self._waiting(_FOR_A_BATCH):
             return self._reader.read_chunk()
 
     def fills(self, statement: Statement) -> None:
@@ -58,17 +61,26 @@ class Upload:
             raise RequestError(f"one batch is larger than {self._limits.batch_bytes} bytes (limits.batch_bytes)")
         return batch
 
+    def answering(self) -> contextlib.AbstractContextManager[None]:
+        """Around an answer: a client may stop reading, too."""
+        return self._waiting(_FOR_A_READER)
+
+    def was_written(self) -> None:
+        """The change is made, whether its client reads the answer or not."""
+        with self._lock:
+            self._is_written = True
+
     @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
+    def _waiting(self, what: str) -> Iterator[None]:
         """Around whatever waits for the client."""
         with self._lock:
-            self._waits_since = time.monotonic()
+            self._waits_since, self._waits_for = time.monotonic(), what
         try:
             yield
         finally:
             with self._lock:
                 self._waits_since = None
-            if self._ended_for:
+            if self._ended_for and not self._is_written:
                 raise UnavailableError(self._ended_for)
 
     @property
@@ -89,12 +101,11 @@ class Upload:
             return silent
 
     def _end(self) -> None:
-        self._ended_for = (
-            f"no batch came for {self._limits.idle_upload_seconds:g} s, so the upload was ended; nothing was written"
-        )
-        if self._statement is not None:
+        idle = f"{self._waits_for} for {self._limits.idle_upload_seconds:g} s"
+        self._ended_for = f"{idle}, so the upload was ended; nothing was written"
+        if self._statement is not None and not self._is_written:
             self._statement.abort()
-        log.warning("upload_stalled", peer=self.peer, transaction=self.transaction)
+        log.warning("upload_stalled", peer=self.peer, transaction=self.transaction, is_written=self._is_written)
 
 
 class Uploads:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -14,11 +15,18 @@ import pytest
 from pyarrow import flight
 
 from gateway.catalog.names import TableName
-from gateway.settings import LimitSettings
+from gateway.catalog.registry import Catalogs
+from gateway.flight.contexts import WriteContexts
+from gateway.flight.exchanges import Exchanges
+from gateway.flight.uploads import Uploads
+from gateway.settings import LimitSettings, TransactionSettings
+from gateway.transactions.manager import TransactionManager
+from gateway.wire.headers import CallHeaders
 from gateway.wire.tickets import TablePath, encode_path
 from tests.airport import AirportClient
+from tests.doubles import MemorySource, memory_catalog
 from tests.flight.conftest import MemoryService
-from tests.flight.memory_changes import Inserts
+from tests.flight.memory_changes import BatchForms, Inserts
 from tests.flight.writing import refused
 
 PEOPLE = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
@@ -100,6 +108,135 @@ def test_a_client_that_stays_silent_loses_its_connection_and_the_call_ends(start
         with pytest.raises((pa.ArrowException, flight.FlightError, OSError)):
             finish(writer, reader)
     assert (people.aborts, people.commits) == (1, 0)
+
+
+# Clients that send, and do not read the rows that come back
+
+WIDE = pa.table({"id": pa.array(range(64), pa.int64()), "text": ["x" * (1 << 20)] * 64})
+RETURNING = [(b"return-chunks", b"1"), (b"airport-catalog", b"lake")]
+
+
+@contextmanager
+def unread_answers(
+    service: MemoryService,
+    client: flight.FlightClient,
+    operation: str,
+    upload: pa.Schema,
+    batches: list[pa.RecordBatch],
+) -> Iterator[tuple[Any, Any]]:
+    """A client that sends all its batches, says that these were all, and reads nothing but the schema."""
+    options = flight.FlightCallOptions(headers=[*RETURNING, (b"airport-operation", operation.encode())])
+    writer, reader = client.do_exchange(encode_path(TablePath("demo", "wide")), options)
+    writer.begin(upload)
+    assert reader.schema is not None
+
+    def send() -> None:
+        with suppress(pa.ArrowException, flight.FlightError, OSError):
+            for batch in batches:
+                writer.write_batch(batch)
+            writer.done_writing()
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    yield writer, reader
+    sender.join()
+    with suppress(pa.ArrowException, flight.FlightError, OSError):
+        writer.close()
+
+
+@pytest.mark.parametrize("operation", ["insert", "delete"])
+def test_a_client_that_does_not_read_the_rows_it_asked_for_changes_nothing_and_the_call_ends(
+    start_service: Start, operation: str
+) -> None:
+    service = start_service(QUICK)
+    wide = service.source.add(BatchForms(TableName("lake", "demo", "wide"), WIDE))
+    assert isinstance(wide, BatchForms)
+    ids = pa.table({"rowid": pa.array(wide.rows, pa.int64())})
+    upload = WIDE if operation == "insert" else ids
+    with (
+        flight.connect(service.location) as client,
+        unread_answers(service, client, operation, upload.schema, upload.to_batches(max_chunksize=1)),
+    ):
+        wait_until(lambda: wide.aborts == 1)
+        assert service.gate.wait_empty(60)
+    assert (wide.aborts, wide.commits) == (1, 0)
+    assert len(wide.rows) == 64
+    with AirportClient(service.location, "lake") as other:
+        assert other.delete("demo", "wide", [1, 2]).total_changed == 2
+
+
+def test_a_put_whose_answer_is_not_read_has_its_one_effect_and_the_call_ends(start_service: Start) -> None:
+    service = start_service(QUICK)
+    wide = service.source.add(BatchForms(TableName("lake", "demo", "wide"), WIDE))
+    assert isinstance(wide, BatchForms)
+    table = {"catalog_name": "lake", "schema_name": "demo", "table_name": "wide"}
+    command = {"operation": "insert", "returning": True, **table}
+    descriptor = flight.FlightDescriptor.for_command(json.dumps(command).encode())
+    with flight.connect(service.location) as client:
+        upload, _replies = client.do_put(descriptor, WIDE.schema)
+        upload.write_table(WIDE, max_chunksize=8)
+        upload.done_writing()
+        wait_until(lambda: wide.commits == 1)
+        assert service.gate.wait_empty(60)
+        with suppress(pa.ArrowException, flight.FlightError, OSError):
+            upload.close()
+    assert (wide.aborts, wide.commits, len(wide.rows)) == (0, 1, 128)
+
+
+class DeafClient:
+    """The server's end of an exchange whose client takes nothing from it until its connection is cut."""
+
+    def __init__(self, batches: list[pa.RecordBatch]) -> None:
+        self.schema = batches[0].schema
+        self._left = iter([SimpleNamespace(data=batch) for batch in batches])
+        self._was_cut = threading.Event()
+
+    def read_chunk(self) -> Any:
+        return next(self._left)
+
+    def begin(self, schema: pa.Schema) -> None: ...
+
+    def write_metadata(self, _count: bytes) -> None:
+        assert self._was_cut.wait(60)
+        raise OSError("the connection is gone")
+
+    def cut(self, _peer: str) -> None:
+        self._was_cut.set()
+
+
+def test_an_exchange_whose_count_is_not_taken_has_its_one_effect_and_ends() -> None:
+    source = MemorySource()
+    people = source.add(Inserts(TableName("lake", "demo", "people"), PEOPLE))
+    assert isinstance(people, Inserts)
+    uploads, client = Uploads(QUICK), DeafClient([BATCH])
+    contexts = WriteContexts(TransactionManager(TransactionSettings()))
+    exchanges = Exchanges(Catalogs([memory_catalog(source)], "lake"), contexts, uploads)
+    headers = CallHeaders(catalog="lake", operation="insert")
+    uploads.start(client.cut)
+    try:
+        with pytest.raises(OSError, match="the connection is gone"):
+            exchanges.run(headers, encode_path(TablePath("demo", "people")), client, client, lambda: False, "peer")
+    finally:
+        uploads.stop()
+    assert (people.aborts, people.commits, len(people.rows)) == (0, 1, 6)
+
+
+def test_a_client_that_reads_slowly_but_reads_is_served(start_service: Start) -> None:
+    service = start_service(LimitSettings(idle_upload_seconds=5))
+    wide = service.source.add(BatchForms(TableName("lake", "demo", "wide"), WIDE))
+    assert isinstance(wide, BatchForms)
+    ids = pa.table({"rowid": pa.array(wide.rows, pa.int64())})
+    with (
+        flight.connect(service.location) as client,
+        unread_answers(service, client, "delete", ids.schema, ids.to_batches(max_chunksize=1)) as (_, reader),
+    ):
+        rows, told = 0, b""
+        while not told:
+            time.sleep(0.01)
+            chunk = reader.read_chunk()
+            rows += 0 if chunk.data is None else chunk.data.num_rows
+            told = b"" if chunk.app_metadata is None else chunk.app_metadata.to_pybytes()
+    assert (rows, wide.commits, wide.rows) == (64, 1, {})
 
 
 def test_an_upload_is_not_idle_while_its_transaction_scans(start_service: Start) -> None:
