@@ -177,6 +177,7 @@ class _Explained:
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is None or isinstance(error, GatewayError | StopIteration | GeneratorExit | KeyboardInterrupt):
             return
+        self._snapshot.check_in_place()
         table, version, text = self._snapshot.table, self._snapshot.version, str(error).lower()
         if "not found" in text or "no such file" in text:
             raise InternalError(f"table '{table}': a data file of version {version} is missing") from error

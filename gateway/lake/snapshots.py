@@ -55,6 +55,7 @@ class LogSnapshot:
     comment: str
     files: pa.Table = field(repr=False)
     _using: UseTable = field(repr=False)
+    _is_retired: Callable[[], bool] = field(repr=False)
     _builders: dict[int, QueryBuilder] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -96,6 +97,11 @@ class LogSnapshot:
         except DeltaError:
             return False
         return True
+
+    def check_in_place(self) -> None:
+        """Raise where the table was dropped or renamed meanwhile: its files are elsewhere, perhaps others there."""
+        if self._is_retired():
+            raise NotFoundError(f"table '{self.table}' was dropped or renamed while it was read")
 
     def query(self, sql: str, batch_rows: int) -> pa.RecordBatchReader:
         """Start a query of the direct reader.
@@ -206,7 +212,9 @@ class Snapshots:
             using: UseTable = (
                 partial(self._use_at, version, self._life) if table is self._head else lambda use: use(table)
             )
-            snapshot = self._kept[version] = _read(self._table, self._folder.uri, table, self._rowid_column, using)
+            snapshot = self._kept[version] = _read(
+                self._table, self._folder.uri, table, self._rowid_column, using, lambda: self._is_closed
+            )
         self._kept.move_to_end(version)
         while len(self._kept) > _KEPT_SNAPSHOTS:
             self._kept.popitem(last=False)
@@ -215,6 +223,8 @@ class Snapshots:
     def _use_at(self, version: int, life: int, use: Callable[[DeltaTable], Any]) -> Any:
         """Run something with a handle at a version that was the head; under the lock, which keeps the head there."""
         with self._lock:
+            if self._is_closed:
+                raise NotFoundError(f"table '{self._table}' was dropped or renamed; attach again")
             if self._life != life:
                 raise NotFoundError(f"table '{self._table}' was replaced by another one; run the statement again")
             if self._head is not None and self._head.version() == version:
@@ -232,7 +242,9 @@ class Snapshots:
         return NotFoundError(f"table '{self._table}' has no version {version}; it has {first} to {last}")
 
 
-def _read(name: str, uri: str, table: DeltaTable, rowid_column: str, using: UseTable) -> LogSnapshot:
+def _read(
+    name: str, uri: str, table: DeltaTable, rowid_column: str, using: UseTable, is_retired: Callable[[], bool]
+) -> LogSnapshot:
     metadata = table.metadata()
     return LogSnapshot(
         table=name,
@@ -246,6 +258,7 @@ def _read(name: str, uri: str, table: DeltaTable, rowid_column: str, using: UseT
         comment=metadata.description or "",
         files=pa.table(table.get_add_actions()),
         _using=using,
+        _is_retired=is_retired,
     )
 
 

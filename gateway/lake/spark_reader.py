@@ -102,6 +102,7 @@ class SparkStream:
             frame = frame.where(translation.predicate)
         if (part := slice_predicate(SparkWords(), self._request.slice, snapshot.schema)) is not None:
             frame = frame.where(part)
+        snapshot.check_in_place()  # Spark finds a table by its place, where another one may be by now
         columns = [functions.col(quoted(column.name)) for column in self._projection.reads]
         return frame.select(*columns) if columns else frame.select(functions.lit(1).alias("one"))
 
@@ -114,6 +115,7 @@ class SparkStream:
         except Exception as error:  # py4j, sockets and Spark each raise their own
             if self._closed:
                 raise CancelledError("the scan was cancelled") from error
+            self._snapshot.check_in_place()
             raise InternalError(
                 f"table '{self._snapshot.table}': Spark cannot read version {self._snapshot.version}"
             ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyarrow import flight
 
 from gateway.lake import altering
@@ -419,6 +420,35 @@ def test_statements_and_changes_of_the_table_do_not_spoil_each_other(
         writer.join()
     assert sorted(row["a"] for row in client.scan(schema, "t", ["a"]).rows()) == sorted(landed)
     assert client.table(schema, "t").column_names == ["a", "d0", "d1"]
+
+
+def many_files(path: Path) -> None:
+    """40 MB that cannot be compressed, more than all buffers between the files and a client hold."""
+    rows = pa.table({"part": list(range(40)), "data": [os.urandom(1 << 20) for _ in range(40)]})
+    write_deltalake(str(path), rows, partition_by=["part"])
+
+
+@pytest.mark.parametrize("engine", ["direct", "spark"])
+def test_a_scan_of_a_table_that_is_dropped_or_renamed_meanwhile_ends_in_one_clear_error(
+    start_gateway: Callable[..., Gateway], tmp_path: Path, engine: str
+) -> None:
+    for table in ("dropped", "renamed"):
+        many_files(tmp_path / "w" / "s" / table)
+    gateway = start_gateway(tmp_path / "w", scan={"engine": engine, "batch_bytes": 1 << 20})
+    with AirportClient(gateway.location, CATALOG) as reader, AirportClient(gateway.location, CATALOG) as changer:
+        for table, change in (
+            ("dropped", lambda: changer.ddl.drop_table("s", "dropped")),
+            ("renamed", lambda: changer.ddl.rename_table("s", "renamed", "other")),
+        ):
+            scan = reader.open_scan("s", table)
+            chunks = (chunk for endpoint in scan.endpoints for chunk in scan.chunks(endpoint))
+            read = [next(chunks)]
+            change()
+            said = refused(lambda: read.extend(chunks))  # noqa: B023
+            assert said == f"table 's.{table}' was dropped or renamed while it was read"
+            assert 0 < sum(chunk.batch.num_rows for chunk in read) < 40, "each of the told shape, or the client objects"
+        assert changer.scan("s", "other", ["part"]).num_rows == 40
+        assert len(gateway.service.streams) == 0
 
 
 class Crash(BaseException):
