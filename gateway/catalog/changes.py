@@ -45,7 +45,8 @@ class WriteContext:
     `read_version` is the version the caller computed its change from; None means
     it did not say, and its last write wins. A row must still be what it was at the
     `conflict_base` (else at the read version), or where the transaction wrote it
-    last: `own` tells that, oldest first. `is_cancelled` is asked before the commit.
+    last: `own` tells that, oldest first; `altered` are the versions that the caller's own
+    ALTERs made since then. `is_cancelled` is asked before the commit.
     A statement that is sent again under one `idempotency_key` is written once.
     """
 
@@ -54,6 +55,7 @@ class WriteContext:
     read_version: int | None = None
     conflict_base: int | None = None
     own: tuple[OwnWrite, ...] = ()
+    altered: tuple[int, ...] = ()
     idempotency_key: str | None = None
     is_cancelled: Callable[[], bool] = lambda: False
 

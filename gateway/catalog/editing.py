@@ -48,7 +48,8 @@ class Editable(Protocol):
 class Alterable(Protocol):
     """A table whose definition can be changed."""
 
-    def alter(self, change: Alteration, caller: str) -> None: ...
+    def alter(self, change: Alteration, caller: str) -> int | None:
+        """The version that it made; None where there was nothing to change."""
 
 
 class Editor:
@@ -132,12 +133,14 @@ class Editor:
             self._catalog.edit(lambda now: _with_table(_without_table(now, table), renamed))
             return renamed
 
-    def alter_table(self, table: Readable, change: Alteration, caller: str) -> None:
+    def alter_table(self, table: Readable, change: Alteration, caller: str) -> int | None:
+        """The version that it made; None where there was nothing to change."""
         if not isinstance(table, Alterable):
             raise UnsupportedError(f"table '{table.name}' cannot be altered")
-        table.alter(change, caller)
+        version = table.alter(change, caller)
         table.refresh()
         self._catalog.edit(lambda now: now)
+        return version
 
     def begin_filling(self, table: Readable) -> None:
         self._source().begin_filling(table)

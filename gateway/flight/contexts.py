@@ -6,12 +6,13 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from gateway.catalog.capabilities import Readable
+from gateway.catalog.capabilities import Readable, Snapshot
 from gateway.catalog.changes import WriteContext
-from gateway.errors import ConflictError, OutcomeUnknownError, RequestError
+from gateway.errors import ConflictError, NotFoundError, OutcomeUnknownError, RequestError
 from gateway.transactions.manager import Owner, TransactionManager
 from gateway.wire.headers import CallHeaders
 from gateway.wire.json_dialect import Command, InsertCommand
+from gateway.wire.tickets import SchemaStamp
 
 ANONYMOUS = "anonymous"
 _LONGEST_KEY = 200
@@ -22,22 +23,29 @@ class WriteContexts:
         self._transactions = transactions
 
     def of_transaction(
-        self, headers: CallHeaders, table: Readable, is_cancelled: Callable[[], bool], *, changes_rows: bool
+        self,
+        headers: CallHeaders,
+        table: Readable,
+        is_cancelled: Callable[[], bool],
+        *,
+        changes_rows: bool,
+        stamp: SchemaStamp | None = None,
     ) -> WriteContext:
         """In a transaction, the rows to change must still be what they were when it met the table."""
         key = _checked(headers.idempotency_key)
         transaction = self._open(headers, changes_rows=changes_rows)
         if transaction is None or not changes_rows:
             return WriteContext(ANONYMOUS, transaction, idempotency_key=key, is_cancelled=is_cancelled)
-        view = self._transactions.touch(transaction, table.name.key, table.current)
+        view = self._transactions.touch(transaction, table.name.key, table.current, owner_of(headers))
         if view.identity is not None and table.current().identity != view.identity:
             raise ConflictError(f"table '{table.name}' was replaced by another one meanwhile; start a new transaction")
         return WriteContext(
             ANONYMOUS,
             transaction,
-            view.read_version,
+            not_before(table, table.at(view.read_version), stamp).version,
             view.base,
             view.own,
+            view.altered,
             idempotency_key=key,
             is_cancelled=is_cancelled,
         )
@@ -80,6 +88,16 @@ class WriteContexts:
             changes_rows=changes_rows,
         )
         return headers.transaction
+
+
+def not_before(table: Readable, snapshot: Snapshot, stamp: SchemaStamp | None) -> Snapshot:
+    """A client that altered a table within its transaction knows a schema that the pinned version does not have."""
+    if stamp is None or stamp.version <= snapshot.version:
+        return snapshot
+    try:
+        return table.at(stamp.version)
+    except NotFoundError:
+        return snapshot  # another table by now; its shape tells
 
 
 def owner_of(headers: CallHeaders) -> Owner:

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from gateway.catalog.editing import Editor
 from gateway.catalog.registry import Catalog, Catalogs
 from gateway.flight.browsing import Browsing
-from gateway.flight.contexts import ANONYMOUS
+from gateway.flight.contexts import ANONYMOUS, owner_of
 from gateway.flight.fillings import Fillings
+from gateway.transactions.manager import TransactionManager
 from gateway.wire.ddl import (
     ALTERATIONS,
     RenameTable,
@@ -38,12 +39,13 @@ class Editors:
 
 
 class Ddl:
-    def __init__(self, editors: Editors, browsing: Browsing, fillings: Fillings, now_ms: Callable[[], int]) -> None:
-        """`now_ms` is the clock by which transaction ids are issued."""
+    def __init__(
+        self, editors: Editors, browsing: Browsing, fillings: Fillings, transactions: TransactionManager
+    ) -> None:
         self._editors = editors
         self._browsing = browsing
         self._fillings = fillings
-        self._now_ms = now_ms
+        self._transactions = transactions
 
     def actions(self) -> dict[str, tuple[str, Handler]]:
         """Description and handler of each action."""
@@ -69,7 +71,7 @@ class Ddl:
         return _NOTHING
 
     def _create_table(self, headers: CallHeaders, body: bytes) -> bytes:
-        began_ms = self._now_ms()
+        began_ms = self._transactions.now_ms()
         request = decode_create_table(body)
         _, editor = self._editors.get(request.catalog)
         table, is_new = editor.create_table(request.schema, request.table, request.definition, request.on_conflict)
@@ -84,14 +86,16 @@ class Ddl:
         return _NOTHING
 
     def _altering(self, action: str) -> Handler:
-        return lambda _headers, body: self._alter(action, body)
+        return lambda headers, body: self._alter(action, headers, body)
 
-    def _alter(self, action: str, body: bytes) -> bytes:
+    def _alter(self, action: str, headers: CallHeaders, body: bytes) -> bytes:
         request = decode_alter(action, body)
         catalog, editor = self._editors.get(request.catalog)
         table = catalog.table(request.schema, request.table)
         if isinstance(request.change, RenameTable):
             table = editor.rename_table(table, request.change.new_name)
         else:
-            editor.alter_table(table, request.change, ANONYMOUS)
+            version = editor.alter_table(table, request.change, ANONYMOUS)
+            if version is not None:
+                self._transactions.altered(owner_of(headers), table.name.key, version)
         return self._browsing.entry(table, request.catalog)

@@ -69,7 +69,7 @@ class Exchanges:
         is_cancelled: Callable[[], bool],
     ) -> int:
         with _told(table, stamp):
-            statement = self._open(headers, table, schema_of(upload), is_cancelled)
+            statement = self._open(headers, table, stamp, schema_of(upload), is_cancelled)
         upload.fills(statement)
         try:
             writer.begin(statement.reply_schema)
@@ -84,10 +84,15 @@ class Exchanges:
         return contextlib.nullcontext() if self._fillings is None else self._fillings.around(headers, table)
 
     def _open(
-        self, headers: CallHeaders, table: Readable, upload: pa.Schema, is_cancelled: Callable[[], bool]
+        self,
+        headers: CallHeaders,
+        table: Readable,
+        stamp: SchemaStamp | None,
+        upload: pa.Schema,
+        is_cancelled: Callable[[], bool],
     ) -> Statement:
         changes_rows = headers.operation != Operation.INSERT.value
-        context = self._contexts.of_transaction(headers, table, is_cancelled, changes_rows=changes_rows)
+        context = self._contexts.of_transaction(headers, table, is_cancelled, changes_rows=changes_rows, stamp=stamp)
         options = WriteOptions(returning=headers.returning, echo=True)
         match headers.operation:
             case Operation.INSERT.value:

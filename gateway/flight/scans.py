@@ -11,6 +11,7 @@ from pyarrow import flight
 from gateway.catalog.capabilities import AsOf, BatchStream, Readable, ScanRequest, Snapshot
 from gateway.catalog.registry import Catalog, Catalogs
 from gateway.errors import NotFoundError, RequestError
+from gateway.flight.contexts import not_before, owner_of
 from gateway.flight.streams import ScanStreams
 from gateway.transactions.manager import TransactionManager
 from gateway.wire.filters import FilterLimits, parse_filters
@@ -90,29 +91,19 @@ class Scans:
             if point is not None:
                 snapshot = table.at(table.version_as_of(point))
                 return Target(catalog, table, snapshot, _without_statistics(snapshot.shape))
-            snapshot = _not_before(table, self._pinned(headers.transaction, table), path.stamp)
+            snapshot = self._pinned(headers, table, path.stamp)
             return Target(catalog, table, snapshot, _told_shape(table, snapshot, path.stamp))
         except NotFoundError:
             if not _exists(table):
                 catalog.forget(table)
             raise
 
-    def _pinned(self, transaction: str | None, table: Readable) -> Snapshot:
-        view = self._transactions.touch(transaction, table.name.key, table.current)
+    def _pinned(self, headers: CallHeaders, table: Readable, stamp: SchemaStamp | None) -> Snapshot:
+        view = self._transactions.touch(headers.transaction, table.name.key, table.current, owner_of(headers))
         snapshot = table.at(view.read_version)
         if view.identity is not None and snapshot.identity != view.identity:
             raise NotFoundError(f"table '{table.name}' was replaced by another one meanwhile; start a new transaction")
-        return snapshot
-
-
-def _not_before(table: Readable, snapshot: Snapshot, stamp: SchemaStamp | None) -> Snapshot:
-    """A client that altered a table within its transaction knows a schema that the pinned version does not have."""
-    if stamp is None or stamp.version <= snapshot.version:
-        return snapshot
-    try:
-        return table.at(stamp.version)
-    except NotFoundError:
-        return snapshot  # another table by now; its shape tells
+        return not_before(table, snapshot, stamp)
 
 
 def _open(table: Readable, ticket: ScanTicket) -> BatchStream:

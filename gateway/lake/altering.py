@@ -41,6 +41,11 @@ MISFIT = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
+class _Landed:
+    version: int | None  # None where there was nothing to change
+
+
+@dataclass(frozen=True, slots=True)
 class TableAlterer:
     """For one table; the caller sees to it that nobody else of this gateway writes to it meanwhile."""
 
@@ -52,16 +57,18 @@ class TableAlterer:
     retry_seconds: float
     guard: WriteGuard = UNGUARDED
 
-    def alter(self, change: Alteration, caller: str) -> None:
+    def alter(self, change: Alteration, caller: str) -> int | None:
+        """The version that it made; None where there was nothing to change."""
         deadline = time.monotonic() + self.retry_seconds
-        while not self._attempt(change, caller):
+        while (landed := self._attempt(change, caller)) is None:
             if time.monotonic() > deadline:
                 waited = f"{self.retry_seconds:g} s"
                 raise ConflictError(f"table '{self.table}': other writers were faster for {waited}; try again")
             time.sleep(random.uniform(0.02, 0.1))  # noqa: S311 - jitter
+        return landed.version
 
-    def _attempt(self, change: Alteration, caller: str) -> bool:
-        """One try; False when it surely did not land and may be tried again."""
+    def _attempt(self, change: Alteration, caller: str) -> _Landed | None:
+        """One try; None when it surely did not land and may be tried again."""
         head = self.snapshots.current()
         operation = type(change).__name__
         note = CommitNote((StatementNote(operation, caller, 0),))
@@ -69,7 +76,7 @@ class TableAlterer:
         started, jvm = time.monotonic(), self.spark.jvm
         try:
             with self.spark.session(profile) as session:
-                run_alteration(
+                version = run_alteration(
                     session,
                     head.uri,
                     self.table,
@@ -84,19 +91,19 @@ class TableAlterer:
             return self._settle(head.version, change, note, error, jvm)
         seconds = round(time.monotonic() - started, 3)
         log.info("table_altered", table=self.table, operation=operation, seconds=seconds)
-        return True
+        return _Landed(version)
 
-    def _settle(self, base: int, change: Alteration, note: CommitNote, error: Exception, jvm: object) -> bool:
+    def _settle(self, base: int, change: Alteration, note: CommitNote, error: Exception, jvm: object) -> _Landed | None:
         """The log decides what an error left open."""
         explained = explain(error)
         # A JVM that does not answer may still be writing: the log is final once the JVM is gone.
         is_final = explained.failure is not Failure.SPARK_GONE or self.spark.has_ended(jvm)
-        if find_commit(self.log_folder, base, note.id) is not None:
-            return True
+        if (found := find_commit(self.log_folder, base, note.id)) is not None:
+            return _Landed(found)
         if not is_final:
             raise OutcomeUnknownError(f"table '{self.table}': it is not known whether it was altered") from error
         if explained.failure is Failure.CONFLICT:
-            return False
+            return None
         if isinstance(change, ChangeColumnType) and MISFIT.search(str(error)):
             name = change.column.name
             raise RequestError(f"column '{name}' has a value that does not fit; nothing was changed") from error

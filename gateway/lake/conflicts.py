@@ -55,10 +55,17 @@ class Conflicts:
             if own is not None and isinstance(own.row_ids, IdSet) and not own.row_ids.is_exact:
                 neighbours.setdefault(own.version, []).append(row_id)
         for since, ids in by_base.items():
-            self._check_since(head, since, ids)
+            self._check_between(head, since, ids, context.altered)
         for own_version, ids in neighbours.items():
             # Perhaps not the transaction's own rows but others between them: they count from the base on, too.
-            self._check_since(self._snapshots.at(own_version - 1), base, ids)
+            self._check_between(self._snapshots.at(own_version - 1), base, ids, context.altered)
+
+    def _check_between(self, head: LogSnapshot, base: int, row_ids: Sequence[int], altered: Sequence[int]) -> None:
+        """An ALTER of one's own is no conflict, though it may rewrite every row: what came before and after it is."""
+        for version in sorted(version for version in altered if base < version <= head.version):
+            self._check_since(self._snapshots.at(version - 1), base, row_ids)
+            base = version
+        self._check_since(head, base, row_ids)
 
     def _check_since(self, head: LogSnapshot, base: int, row_ids: Sequence[int]) -> None:
         if base >= head.version:

@@ -204,9 +204,9 @@ class DeltaTable:
         done = self._writer.commit(Undoing(transaction, context))
         return Undone(done.affected, done.version)
 
-    def alter(self, change: Alteration, caller: str) -> None:
+    def alter(self, change: Alteration, caller: str) -> int | None:
         with self.alone():
-            self._alterer.alter(change, caller)
+            return self._alterer.alter(change, caller)
 
     def alone(self) -> contextlib.AbstractContextManager[None]:
         return self._writer.paused(self._wait_seconds)

@@ -37,8 +37,8 @@ def run_alteration(
     apply: Callable[[Definition], Plan],
     note: str,
     check_writer: Callable[[], None],
-) -> bool:
-    """Look, edit, prove and commit as one; False, and no commit, when there is nothing to change.
+) -> int | None:
+    """Look, edit, prove and commit as one: the version that was made; None, and no commit, where nothing changes.
 
     `check_writer` raises where this process must not write; it is asked right before the commit.
     """
@@ -50,7 +50,7 @@ def run_alteration(
     definition = _read_definition(jvm, old, table, rowid_column)
     plan = apply(definition)
     if not plan.is_needed:
-        return False
+        return None
     features = _missing_features(jvm, transaction.protocol(), definition, plan)
     files = list(transaction.snapshot().allFiles().collectAsList()) if plan.proofs or plan.rewrite else []
     if files and plan.rewrite and definition.properties.get(_APPEND_ONLY, "false").lower() == "true":
@@ -67,11 +67,10 @@ def run_alteration(
         transaction.updateMetadata(_new_metadata(jvm, old, definition, features), False)
         actions = [] if rows is None else _exchange_files(jvm, transaction, files, rows)
         check_writer()
-        transaction.commit(_seq(jvm, actions), _operation(jvm))
+        return int(transaction.commit(_seq(jvm, actions), _operation(jvm)))
     finally:
         session.conf.set(_ANSI, before)
         session.conf.unset(_NOTE)
-    return True
 
 
 def _read_definition(jvm: Any, metadata: Any, table: str, rowid_column: str) -> Definition:

@@ -7,6 +7,7 @@ pin when it reads, but cannot change rows: the versions it read are gone.
 
 Per table a transaction has a conflict base, the version at first touch, which
 never moves, and a read version, which moves to the transaction's own commits.
+An ALTER names no transaction: it is one of each in which its session met the table.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class TableView:
     read_version: int
     identity: str | None = None
     own: tuple[OwnWrite, ...] = ()
+    altered: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,13 +162,16 @@ class TransactionManager:
             if known.state is State.ABORTED or is_over:
                 raise _not_active(parsed.id, known.state)
 
-    def touch(self, transaction: str | None, table: Hashable, newest: Callable[[], Pinnable]) -> TableView:
+    def touch(
+        self, transaction: str | None, table: Hashable, newest: Callable[[], Pinnable], owner: Owner | None = None
+    ) -> TableView:
         """How this transaction sees a table: as it met it first, and as it wrote it. Without an id, the newest."""
         parsed = self._genuine(transaction)
         if parsed is None:
             return _view_of(newest())
         with self._lock:
             known = self._touch(parsed)
+            known.owner = known.owner or owner
             if table in known.tables:
                 return known.tables[table]
         view = _view_of(newest())  # looks at the log: not under the lock
@@ -192,6 +197,16 @@ class TransactionManager:
             known.tables[table] = replace(seen, read_version=max(version, seen.read_version), own=own)
             self._readers.pop(parsed.id, None)
             self._writers[parsed.id] = known
+
+    def altered(self, owner: Owner, table: Hashable, version: int) -> None:
+        """A session's client altered a table, and made this version of it."""
+        if owner.session is None:
+            return
+        with self._lock:
+            for known in (*self._readers.values(), *self._writers.values()):
+                if known.owner == owner and table in known.tables:
+                    seen = known.tables[table]
+                    known.tables[table] = replace(seen, altered=(*seen.altered, version))
 
     def failed(self, transaction: str | None) -> None:
         """A statement of this transaction failed, and wrote nothing."""

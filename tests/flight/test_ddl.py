@@ -451,6 +451,72 @@ def test_a_scan_of_a_table_that_is_dropped_or_renamed_meanwhile_ends_in_one_clea
         assert len(gateway.service.streams) == 0
 
 
+# In a BEGIN block that has read the table before
+
+
+def three_rows(client: AirportClient, schema: str) -> None:
+    client.ddl.create_table(schema, "t", pa.schema([("a", pa.int32()), ("b", pa.string())]))
+    client.insert(schema, "t", pa.RecordBatch.from_pydict({"a": pa.array([1, 2, 3], pa.int32()), "b": ["x", "y", "z"]}))
+
+
+def set_to(client: AirportClient, schema: str, column: str, value: object, *row_ids: int, **options: Any) -> int:
+    """UPDATE t SET column = value WHERE rowid IN …"""
+    kind = client.table(schema, "t").schema.field(column).type
+    values = pa.RecordBatch.from_pydict({column: pa.array([value] * len(row_ids), kind), "rowid": list(row_ids)})
+    return client.update(schema, "t", values, sets=[column], **options).total_changed
+
+
+def test_a_block_goes_on_with_the_table_that_it_altered_itself(
+    client: AirportClient, schema: str, other: Callable[[], AirportClient]
+) -> None:
+    three_rows(client, schema)
+    block = client.begin()
+    assert client.scan(schema, "t", transaction=block).num_rows == 3
+    set_to(client, schema, "b", "own", 1, transaction=block)
+    client.ddl.change_column_type(schema, "t", pa.field("a", pa.int64()))  # rewrites every row
+    assert set_to(client, schema, "a", 1 << 40, 0, 1, transaction=block) == 2
+    client.ddl.rename_column(schema, "t", "b", "d")
+    client.insert(schema, "t", pa.RecordBatch.from_pydict({"a": [4], "d": ["new"]}), transaction=block)
+    gone = client.delete(schema, "t", [0, 3], returning=True, transaction=block)
+    assert gone.returned is not None
+    returned = sorted((row["a"], row["d"]) for row in gone.returned.to_pylist())
+    assert returned == [(4, "new"), (1 << 40, "x")], "its own new row, too"
+    scanned = client.scan(schema, "t", transaction=block).rows()
+    assert sorted(tuple(row.values()) for row in scanned) == [(3, "z"), (1 << 40, "own")]
+    assert sorted(rows(other(), schema, "t")) == [(3, "z"), (1 << 40, "own")]
+
+
+def test_what_others_changed_before_and_after_a_blocks_own_alter_is_a_conflict_still(
+    client: AirportClient, schema: str, other: Callable[[], AirportClient]
+) -> None:
+    three_rows(client, schema)
+    block = client.begin()
+    client.scan(schema, "t", transaction=block)
+    set_to(other(), schema, "b", "theirs", 1)
+    client.ddl.change_column_type(schema, "t", pa.field("a", pa.int64()))
+    other().delete(schema, "t", [2])
+    assert set_to(client, schema, "b", "mine", 0, transaction=block) == 1, "nobody else changed this one"
+    for row_id in (1, 2):
+        assert "conflict: rows of table" in refused(
+            lambda row_id=row_id: set_to(client, schema, "b", "mine", row_id, transaction=block)
+        )
+    assert "conflict: rows of table" in refused(lambda: client.delete(schema, "t", [0, 1], transaction=block))
+    assert rows(other(), schema, "t") == [(1, "mine"), (2, "theirs")]
+
+
+def test_an_alter_by_others_is_a_conflict_for_a_block_whether_it_altered_the_table_or_not(
+    client: AirportClient, schema: str, other: Callable[[], AirportClient]
+) -> None:
+    three_rows(client, schema)
+    block = client.begin()
+    client.scan(schema, "t", transaction=block)
+    other().ddl.change_column_type(schema, "t", pa.field("a", pa.int64()))
+    client.ddl.add_column(schema, "t", pa.field("c", pa.int32()))
+    said = refused(lambda: set_to(client, schema, "b", "mine", 0, transaction=block))
+    assert "conflict: rows of table" in said
+    assert rows(other(), schema, "t") == [(1, "x", None), (2, "y", None), (3, "z", None)]
+
+
 class Crash(BaseException):
     """The process ends here: nothing of it runs any more."""
 

@@ -90,6 +90,19 @@ def test_a_statement_that_changed_nothing_moves_nothing(manager: TransactionMana
     assert manager.status(identity) == Status(State.COMMITTED)
 
 
+def test_an_alter_counts_for_the_transactions_in_which_its_session_met_the_table(manager: TransactionManager) -> None:
+    mine, theirs, elsewhere = (manager.begin() for _ in range(3))
+    manager.touch(mine, "t", at(5), SOMEBODY)
+    manager.touch(theirs, "t", at(5), Owner("another session", "ada"))
+    manager.touch(elsewhere, "u", at(5), SOMEBODY)
+    manager.altered(SOMEBODY, "t", 6)
+    manager.altered(Owner(None, "ada"), "t", 7)
+    assert manager.touch(mine, "t", at(9)).altered == (6,)
+    assert (manager.touch(mine, "t", at(9)).base, manager.touch(mine, "t", at(9)).read_version) == (5, 5)
+    assert manager.touch(theirs, "t", at(9)).altered == ()
+    assert manager.touch(elsewhere, "t", at(9)).altered == (), "it met the table afterwards"
+
+
 def test_two_first_touches_at_once_get_one_base(manager: TransactionManager) -> None:
     identity = manager.begin()
     barrier, found = threading.Barrier(2), []
