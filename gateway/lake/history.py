@@ -69,6 +69,14 @@ def first_line(log: Folder, version: int) -> bytes:
         raise UnavailableError("its history changed while it was read; try again") from error
 
 
+def changes_metadata(log: Folder, version: int) -> bool:
+    """Whether a commit may have changed the table's definition; true where its file is gone."""
+    if log.stamps([commit_file(version)]) == [None]:
+        return True
+    lines = log.read_file(commit_file(version)).splitlines()
+    return any(b'"metaData"' in line and "metaData" in json.loads(line) for line in lines)
+
+
 def parse_moment(text: str) -> datetime:
     """A time as DuckDB writes it; without a zone it is UTC."""
     cleaned = text.strip()

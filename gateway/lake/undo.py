@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from gateway.catalog.changes import Operation
 from gateway.errors import ConflictError, PreconditionError
 from gateway.lake.change_sets import CODES, OPERATION, ChangeSet, Span
 from gateway.lake.commits import StatementNote, noted_commits
+from gateway.lake.history import changes_metadata
 from gateway.lake.id_sets import IdSet, Range, joined
 from gateway.lake.pending import Committed, Undoing
 from gateway.lake.preparation import Prepared, mark_of
@@ -67,7 +68,9 @@ def spans_of(statements: Sequence[tuple[int, IdSet]]) -> list[Span]:
     return [Span(first - 1, last, IdSet(tuple(joined(ranges)))) for (first, last), ranges in by_versions.items()]
 
 
-def prepare_undo(session: Any, head: LogSnapshot, log: Folder, undoing: Undoing) -> Prepared:
+def prepare_undo(
+    session: Any, head: LogSnapshot, log: Folder, undoing: Undoing, schema_at: Callable[[int], TableSchema]
+) -> Prepared:
     """The compensating change as of this head; nothing where there is nothing to undo, or it was undone before."""
     prepared = Prepared()
     written = find_written(log, head.version, undoing.transaction)
@@ -80,6 +83,7 @@ def prepare_undo(session: Any, head: LogSnapshot, log: Folder, undoing: Undoing)
         return prepared
     if head.schema.rowid is None:
         raise PreconditionError(f"table '{head.table}' has no row ids: what was written into it cannot be undone")
+    _check_columns(head, log, written, schema_at)
     spans = _plan(session, head, written)
     bounds, rows = check_undo(session, head, spans)
     if not rows:
@@ -97,6 +101,27 @@ def prepare_undo(session: Any, head: LogSnapshot, log: Folder, undoing: Undoing)
         mark=mark_of(head, highest, highest),
     )
     return prepared
+
+
+def _check_columns(head: LogSnapshot, log: Folder, written: Written, schema_at: Callable[[int], TableSchema]) -> None:
+    versions = [version for version, _ in written.statements]
+    if not any(changes_metadata(log, version) for version in range(versions[0], head.version + 1)):
+        return  # the usual case, without a look at every version
+    for version in versions:
+        if not all(has_same_columns(schema_at(edge), head.schema) for edge in (version - 1, version)):
+            raise PreconditionError(
+                f"table '{head.table}': its columns were altered since the transaction wrote, so that cannot be undone;"
+                " nothing was changed in it"
+            )
+
+
+def has_same_columns(one: TableSchema, other: TableSchema) -> bool:
+    """Whether a value of one version may be put into the other: not into a column that only has the same name."""
+    columns = [
+        [(column.name, column.physical_name, column.form) for column in (*schema.columns, schema.rowid) if column]
+        for schema in (one, other)
+    ]
+    return columns[0] == columns[1]
 
 
 def _plan(session: Any, head: LogSnapshot, written: Written) -> list[Span]:

@@ -167,7 +167,9 @@ class TableWriter:
     def _prepare(self, head: LogSnapshot, group: Sequence[Work]) -> Prepared:
         if isinstance(group[0], Undoing):
             with self._spark.session(Profile.THROUGHPUT) as session:
-                return prepare_undo(session, head, self._log, group[0])
+                return prepare_undo(
+                    session, head, self._log, group[0], lambda version: self._snapshots.at(version).schema
+                )
         return prepare(head, [work for work in group if isinstance(work, Pending)], self._conflicts)
 
     def _merge(self, head: LogSnapshot, change: ChangeSet, note: CommitNote) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -515,6 +516,23 @@ def test_an_alter_by_others_is_a_conflict_for_a_block_whether_it_altered_the_tab
     said = refused(lambda: set_to(client, schema, "b", "mine", 0, transaction=block))
     assert "conflict: rows of table" in said
     assert rows(other(), schema, "t") == [(1, "x", None), (2, "y", None), (3, "z", None)]
+
+
+def test_a_rollback_across_an_alter_of_columns_is_refused_and_changes_nothing(
+    client: AirportClient, schema: str
+) -> None:
+    three_rows(client, schema)
+
+    def roll_back() -> object:
+        return json.loads(client.action("rollback_transaction")[0])["undone_by"]
+
+    client.delete(schema, "t", [2])
+    client.ddl.rename_column(schema, "t", "b", "d")
+    assert "columns were altered since" in refused(roll_back)
+    set_to(client, schema, "d", "new", 1)
+    client.ddl.change_column_type(schema, "t", pa.field("a", pa.int64()))
+    assert "columns were altered since" in refused(roll_back)
+    assert rows(client, schema, "t") == [(1, "x"), (2, "new")]
 
 
 class Crash(BaseException):
