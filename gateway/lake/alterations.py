@@ -13,14 +13,16 @@ from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any
 
+import pyarrow as pa
+
 from gateway.catalog.names import fold
 from gateway.errors import PreconditionError, RequestError, UnsupportedError
-from gateway.lake.casts import cast_expression
+from gateway.lake.cast_chains import Step, arrow_type, chain_expression, chain_of
+from gateway.lake.casts import spark_type
 from gateway.lake.checks import (
     CheckText,
     columns_of,
     parse_constraint,
-    plain_cast_of,
     renamed,
     translate_check,
     translate_expression,
@@ -29,13 +31,12 @@ from gateway.lake.definitions import (
     Definition,
     Json,
     check_column_name,
-    named_type,
     new_column,
     set_default,
 )
 from gateway.lake.schemas import DEFAULT_TEXT
 from gateway.lake.spark import quoted
-from gateway.lake.types import ANNOTATION_KEY
+from gateway.lake.types import ANNOTATION_KEY, StoredForm, form_of
 from gateway.wire.ddl import (
     AddColumn,
     AddConstraint,
@@ -176,10 +177,9 @@ def _change_type(change: ChangeColumnType, definition: Definition) -> Plan:
     column = definition.column(change.column.name)
     name = column["name"]
     wanted = new_column(change.column.with_name(name).with_metadata(_only_extension(change.column.metadata)))
-    if (_bare(wanted["type"]), _annotation(wanted)) == (_bare(column["type"]), _annotation(column)):
-        is_cast = plain_cast_of(change.expression, name)
-        if is_cast:
-            return _NOTHING
+    chain = chain_of(change.expression, name)
+    if chain is not None and _is_same(wanted, column) and all(_is_to(step, wanted) for step in chain):
+        return _NOTHING
     if name in definition.partition_columns:
         raise PreconditionError(f"the type of column '{name}' cannot change: the table is partitioned by it")
     if name in definition.primary_key or any(name in key for key in definition.unique_keys):
@@ -187,7 +187,7 @@ def _change_type(change: ChangeColumnType, definition: Definition) -> Plan:
     if _checks_using(definition, name):
         raise PreconditionError(f"the type of column '{name}' cannot change: a CHECK constraint depends on it")
     _refuse_if_generated(definition, name)
-    rewrite = _rewrite(change, definition, column, wanted)
+    rewrite = _rewrite(change, chain, definition, column, wanted)
     column["type"] = wanted["type"]
     column["metadata"].pop(ANNOTATION_KEY, None)
     column["metadata"].update(wanted["metadata"])
@@ -195,19 +195,33 @@ def _change_type(change: ChangeColumnType, definition: Definition) -> Plan:
     return Plan(rewrite=rewrite)
 
 
-def _rewrite(change: ChangeColumnType, definition: Definition, column: Json, wanted: Json) -> Rewrite:
-    old, new = named_type(column), named_type(wanted)
-    refusal = f"column '{old.name}' cannot be changed from {_shown(old.type)} to {_shown(new.type)}: cast it by USING"
-    if plain_cast_of(change.expression, old.name):
-        return Rewrite(old.name, cast_expression(quoted(old.name), old.type, new.type), refusal)
+def _rewrite(
+    change: ChangeColumnType, chain: tuple[Step, ...] | None, definition: Definition, column: Json, wanted: Json
+) -> Rewrite:
+    old, new = (form_of(each["name"], each["type"], each["metadata"]) for each in (column, wanted))
+    refusal = (
+        f"column '{old.name}' cannot be changed from {_shown(old)} to {_shown(new)}: no cast is sure to be DuckDB's"
+    )
+    if chain is not None:
+        return Rewrite(old.name, chain_expression(quoted(old.name), old, chain, new), refusal)
     # The expression's own type is not known here, so Spark casts what it gives, and fails where that does not fit.
     expression = translate_expression(change.expression, definition.named_types())
     if isinstance(wanted["type"], dict) or _annotation(wanted) is not None:
-        return Rewrite(old.name, None, f"column '{old.name}': USING cannot make values of type {_shown(new.type)}")
-    spelled = {"long": "bigint", "short": "smallint", "byte": "tinyint", "integer": "int"}.get(
-        wanted["type"], wanted["type"]
-    )
-    return Rewrite(old.name, f"CAST({expression} AS {spelled})", refusal)
+        return Rewrite(old.name, None, f"column '{old.name}': USING cannot make values of type {_shown(new)}")
+    return Rewrite(old.name, f"CAST({expression} AS {spark_type(wanted['type'])})", refusal)
+
+
+def _is_same(one: Json, other: Json) -> bool:
+    return (_bare(one["type"]), _annotation(one)) == (_bare(other["type"]), _annotation(other))
+
+
+def _is_to(step: Step, wanted: Json) -> bool:
+    """Whether a step of a chain leads to just this type."""
+    if isinstance(step, str):
+        return False
+    kind = arrow_type(step)
+    # The client sends the type in Arrow's words as well; of an ENUM those say only that it is a text.
+    return wanted["type"] != "string" if kind is None else _is_same(new_column(pa.field(wanted["name"], kind)), wanted)
 
 
 @_apply.register
@@ -409,5 +423,5 @@ def _keep_default(column: Json) -> None:
         raise PreconditionError(f"the type of column '{column['name']}' cannot change: its default was made by others")
 
 
-def _shown(kind: Any) -> str:
-    return str(kind)
+def _shown(form: StoredForm) -> str:
+    return str(form.told.type) if form.meaning is None else form.meaning.upper()

@@ -1,83 +1,146 @@
 """How a column's values become another type, in Spark SQL that gives what DuckDB's CAST gives.
 
-Where the two would differ, or a value's text depends on who prints it, there is no
-cast. A value that does not fit raises an error in Spark, which fails the statement.
+Where the two would differ, or the answer depends on whose session it is, there is no
+cast. A value that does not fit raises an error in Spark, which fails the statement;
+so does one of a spelling that only DuckDB knows what to do with.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pyarrow as pa
 
-_SPARK_NAMES: dict[pa.DataType, str] = {
-    pa.bool_(): "BOOLEAN",
-    pa.int8(): "TINYINT",
-    pa.int16(): "SMALLINT",
-    pa.int32(): "INT",
-    pa.int64(): "BIGINT",
-    pa.uint8(): "SMALLINT",
-    pa.uint16(): "INT",
-    pa.uint32(): "BIGINT",
-    pa.uint64(): "DECIMAL(20,0)",
-    pa.float32(): "FLOAT",
-    pa.float64(): "DOUBLE",
-    pa.string(): "STRING",
-    pa.date32(): "DATE",
-    pa.timestamp("us"): "TIMESTAMP_NTZ",
-}
+from gateway.catalog.names import fold
+from gateway.lake.cast_moments import moment_to_moment, moment_to_text, text_to_moment
+from gateway.lake.cast_numbers import number_to_number
+from gateway.lake.cast_texts import number_to_text, other_to_text, text_to_number, text_to_other
+from gateway.lake.spark import quoted, text_literal
+from gateway.lake.types import StoredForm
+
 DOES_NOT_FIT = "value does not fit"
-_TOO_LARGE_FOR_FLOAT = "3.4028235677973366e38D"  # rounds to infinity from here
+_SPARK_NAMES = {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TINYINT"}
 
 
-def cast_expression(value: str, old: pa.DataType, new: pa.DataType) -> str | None:
+def cast_expression(value: str, old: StoredForm, new: StoredForm) -> str | None:
     """`value` of the old type as the new one; None where there is no sure way."""
-    old, new = _plain(old), _plain(new)
-    name = _SPARK_NAMES.get(new) or (f"DECIMAL({new.precision},{new.scale})" if pa.types.is_decimal(new) else None)
-    if name is None:
-        return None
+    return _cast(value, old, new, 0)
+
+
+def fitting(value: str, old: str, new: str) -> str | None:
+    """A single value as another type, by their leaf names: NULL where it does not fit, None where nothing is sure."""
     if old == new:
         return value
-    if _is_number(old) and pa.types.is_integer(new):
-        return _within(new, _rounded(value, old), name)
-    if _is_number(old) and new == pa.float32() and not pa.types.is_integer(old):
-        too_large = f"abs({value}) >= {_TOO_LARGE_FOR_FLOAT} AND abs({value}) < double('Infinity')"
-        return f"IF({too_large}, CAST(raise_error('{DOES_NOT_FIT}') AS FLOAT), CAST({value} AS FLOAT))"
-    is_exact = pa.types.is_integer(old) or pa.types.is_decimal(old)
-    allowed = (
-        (_is_number(old) and _is_number(new))
-        or (pa.types.is_boolean(old) and pa.types.is_integer(new))
-        or (pa.types.is_integer(old) and pa.types.is_boolean(new))
-        or (old == pa.string())
-        or (new == pa.string() and (is_exact or old in (pa.bool_(), pa.date32(), pa.timestamp("us"))))
-        or {old, new} == {pa.date32(), pa.timestamp("us")}
+    steps: tuple[Callable[[], str | None], ...] = (
+        lambda: number_to_number(value, old, new),
+        lambda: moment_to_moment(value, old, new),
+        lambda: _from_text(value, new) if old == "string" else None,
+        lambda: _to_text(value, old) if new == "string" else None,
+        lambda: f"unhex(replace({value}, '-', ''))" if (old, new) in _SAME_BYTES else None,
     )
-    if not allowed:
+    return next((found for step in steps if (found := step()) is not None), None)
+
+
+_SAME_BYTES = {("uuid", "binary"), ("uuid", "uhugeint")}
+
+
+def leaf_name(form: StoredForm) -> str | None:
+    """What single values of this form are, None for nested ones."""
+    if form.meaning is not None:
+        return form.meaning
+    return form.delta if isinstance(form.delta, str) else None
+
+
+def _from_text(value: str, new: str) -> str | None:
+    return text_to_number(value, new) or text_to_moment(value, new) or text_to_other(value, new)
+
+
+def _to_text(value: str, old: str) -> str | None:
+    return number_to_text(value, old) or moment_to_text(value, old) or other_to_text(value, old)
+
+
+def _cast(value: str, old: StoredForm, new: StoredForm, depth: int) -> str | None:
+    names = leaf_name(old), leaf_name(new)
+    if names[0] is not None and names[1] is not None:
+        made = fitting(value, names[0], names[1])
+        return made if made is None or made == value else _or_raise(made, value)
+    if names != (None, None):
         return None
-    if pa.types.is_unsigned_integer(new):
-        return _within(new, value, name)
-    return f"CAST({value} AS {name})"
+    if old.told.type.equals(new.told.type, check_metadata=True):
+        return value
+    shapes = [form.delta["type"] for form in (old, new)]
+    match shapes:
+        case ["array", "array"]:
+            return _cast_list(value, old, new, depth)
+        case ["map", "map"]:
+            return _cast_map(value, old, new, depth)
+        case ["struct", "struct"]:
+            return _cast_struct(value, old, new, depth)
+    return None
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
-    if kind in (pa.string_view(), pa.large_string()) or isinstance(kind, pa.JsonType):
-        return pa.string()
-    return kind
+def _or_raise(made: str, value: str) -> str:
+    return f"coalesce({made}, IF({value} IS NULL, NULL, raise_error('{DOES_NOT_FIT}')))"
 
 
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+def _cast_list(value: str, old: StoredForm, new: StoredForm, depth: int) -> str | None:
+    element = f"x{depth}"
+    inner = _cast(element, old.parts[0], new.parts[0], depth + 1)
+    if inner is None:
+        return None
+    made = value if inner == element else f"transform({value}, {element} -> {inner})"
+    length, before = _length(new), _length(old)
+    if length is None or length == before:
+        return made
+    if before is not None:
+        return None  # DuckDB has no cast between arrays of different lengths
+    return _or_raise(f"IF(size({value}) = {length}, {made}, NULL)", value)
 
 
-def _rounded(value: str, old: pa.DataType) -> str:
-    """DuckDB rounds a float's half to even and a decimal's away from zero; Spark's cast would cut both."""
-    if pa.types.is_floating(old):
-        return f"rint({value})"
-    return f"round({value})" if pa.types.is_decimal(old) and old.scale > 0 else value
+def _length(form: StoredForm) -> int | None:
+    return int(form.told.type.list_size) if pa.types.is_fixed_size_list(form.told.type) else None
 
 
-def _within(new: pa.DataType, value: str, name: str) -> str:
-    if not pa.types.is_unsigned_integer(new):
-        return f"CAST({value} AS {name})"
-    most = 2**new.bit_width - 1
-    number = f"CAST({value} AS DECIMAL(38,0))"
-    outside = f"{number} < 0 OR {number} > {most}"
-    return f"IF({outside}, CAST(raise_error('{DOES_NOT_FIT}') AS {name}), CAST({number} AS {name}))"
+def _cast_map(value: str, old: StoredForm, new: StoredForm, depth: int) -> str | None:
+    entry = f"x{depth}"
+    key = _cast(f"{entry}.key", old.parts[0], new.parts[0], depth + 1)
+    if key == f"{entry}.key":
+        item = _cast(entry, old.parts[1], new.parts[1], depth + 1)
+        return None if item is None else f"transform_values({value}, (k{depth}, {entry}) -> {item})"
+    item = _cast(f"{entry}.value", old.parts[1], new.parts[1], depth + 1)
+    # Spark takes 0.0 and -0.0 for one key.
+    if key is None or item is None or leaf_name(new.parts[0]) in ("float", "double", None):
+        return None
+    return f"map_from_entries(transform(map_entries({value}), {entry} -> struct({key}, {item})))"
+
+
+def _cast_struct(value: str, old: StoredForm, new: StoredForm, depth: int) -> str | None:
+    """Field by field, by their names, as in DuckDB: a new field is NULL, one field at least is both here and there."""
+    before = {fold(part.name): part for part in old.parts}
+    if not any(fold(part.name) in before for part in new.parts):
+        return None
+    fields = []
+    for part in new.parts:
+        source = before.get(fold(part.name))
+        if source is None:
+            made: str | None = f"CAST(NULL AS {spark_type(part.delta)})"
+        else:
+            made = _cast(f"{value}.{quoted(source.name)}", source, part, depth)
+        if made is None:
+            return None
+        fields.append(f"{text_literal(part.name)}, {made}")
+    return f"IF({value} IS NULL, NULL, named_struct({', '.join(fields)}))"
+
+
+def spark_type(delta: Any) -> str:
+    """A type of a Delta schema as Spark SQL writes it."""
+    if not isinstance(delta, dict):
+        return _SPARK_NAMES.get(delta, str(delta))
+    match delta["type"]:
+        case "array":
+            return f"ARRAY<{spark_type(delta['elementType'])}>"
+        case "map":
+            return f"MAP<{spark_type(delta['keyType'])}, {spark_type(delta['valueType'])}>"
+    fields = [f"{quoted(each['name'])}: {spark_type(each['type'])}" for each in delta["fields"]]
+    return f"STRUCT<{', '.join(fields)}>"

@@ -105,17 +105,6 @@ def _spell_out_texts(tree: exp.Expr, columns: Sequence[Typed]) -> None:
                 part.replace(exp.cast(part.copy(), exp.DType.VARCHAR))
 
 
-def plain_cast_of(text: str, column: str) -> bool:
-    """Whether the expression is nothing but a cast of this column, as DuckDB writes it without USING."""
-    try:
-        found = sqlglot.parse(text[:MAX_TEXT], dialect="duckdb")
-    except (SqlglotError, RecursionError):
-        return False
-    tree = found[0] if len(found) == 1 else None
-    inner = tree.this if isinstance(tree, exp.Cast) and not isinstance(tree, exp.TryCast) else tree
-    return isinstance(inner, exp.Column) and not inner.table and fold(inner.name) == fold(column)
-
-
 def translate_default(text: str, column: NamedType) -> str | None:
     """A default as Spark keeps it; None where only the client can have it. `NULL` is no default: see `is_null`."""
     what = f"DEFAULT {_shown(text)}"

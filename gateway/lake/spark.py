@@ -274,6 +274,11 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
+def text_literal(text: str) -> str:
+    """A text as Spark SQL reads it between quotes."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
 def table_at(location: str) -> str:
     """A Delta table by its place, as Spark SQL names it."""
     return f"delta.{quoted(location)}"
