@@ -53,13 +53,16 @@ def number_to_number(value: str, old: str, new: str) -> str | None:
     if not (_is_number(old) and _is_number(new)):
         return None
     if new == "boolean":
-        return None if old in _BYTES else f"({value} <> 0)"
+        zero = {"hugeint": f"X'80{'00' * 15}'", "uhugeint": f"X'{'00' * 16}'"}.get(old, "0")
+        return f"({value} <> {zero})"
     if old == "boolean":
         return from_whole(f"CAST({value} AS INT)", new)
     if old in _FLOATS:
         return _from_float(value, new)
     if new in _FLOATS:
         return _to_float(value, old, new)
+    if {old, new} <= WHOLES.keys() - set(_BYTES):
+        return _between_wholes(value, WHOLES[old], WHOLES[new])
     exact, target = decimal_of(old), decimal_of(new)
     if exact is not None and target is not None:
         return f"try_cast({value} AS {new})"
@@ -68,16 +71,23 @@ def number_to_number(value: str, old: str, new: str) -> str | None:
     return from_whole(as_whole(value, old), new)
 
 
+def _between_wholes(value: str, old: Whole, new: Whole) -> str:
+    made = f"CAST({value} AS {new.stored})"
+    if new.low <= old.low and old.high <= new.high:
+        return made
+    return f"IF({value} BETWEEN {new.low} AND {new.high}, {made}, NULL)"
+
+
 def as_whole(value: str, old: str) -> str:
     """A whole number as a decimal; NULL beyond 38 digits, which Spark cannot compute with."""
     if old not in _BYTES:
         return f"CAST({value} AS DECIMAL(38,0))"
-    high, low = (f"conv(hex(substr({value}, {start}, 8)), 16, {base})" for start, base in ((1, -10), (9, 10)))
+    high, low = (f"hex(substr({value}, {start}, 8))" for start in (1, 9))
     if old == "hugeint":
-        upper = f"CAST(CAST({high} AS BIGINT) ^ {_SIGN_BIT} AS DECIMAL(20,0))"
+        upper = f"CAST(CAST(conv({high}, 16, -10) AS BIGINT) ^ {_SIGN_BIT} AS DECIMAL(20,0))"
     else:
-        upper = f"CAST(conv(hex(substr({value}, 1, 8)), 16, 10) AS DECIMAL(20,0))"
-    return _joined(upper, f"CAST({low} AS DECIMAL(20,0))")
+        upper = f"CAST(conv({high}, 16, 10) AS DECIMAL(20,0))"
+    return _joined(upper, f"CAST(conv({low}, 16, 10) AS DECIMAL(20,0))")
 
 
 def from_whole(whole: str, new: str) -> str:
@@ -120,13 +130,21 @@ def _from_float(value: str, new: str) -> str:
         return f"IF({is_too_large}, NULL, CAST({value} AS FLOAT))"
     target = decimal_of(new)
     if target is None:
-        return from_whole(_whole_of_double(f"rint(CAST({value} AS DOUBLE))"), new)
+        return _whole_from_float(f"rint(CAST({value} AS DOUBLE))", new)
     precision, scale = target
     # DuckDB scales in floating point and rounds then, halves away from zero.
     scaled = f"(CAST({value} AS DOUBLE) * 1e{scale}D)"
     rounded = _round_away(scaled)
     whole = f"try_cast({_whole_of_double(rounded)} AS DECIMAL({precision},0))"
     return shifted(whole, precision, scale)
+
+
+def _whole_from_float(rounded: str, new: str) -> str:
+    kind = WHOLES[new]
+    if new in (*_BYTES, "ubigint"):
+        return from_whole(_whole_of_double(rounded), new)
+    is_within = f"{rounded} >= {kind.low}D AND {rounded} < {kind.high + 1}D"
+    return f"IF({is_within}, CAST({rounded} AS {kind.stored}), NULL)"
 
 
 def _round_away(number: str) -> str:
