@@ -18,7 +18,7 @@ import pyarrow as pa
 from gateway.catalog.names import fold
 from gateway.errors import PreconditionError, RequestError, UnsupportedError
 from gateway.lake.cast_chains import Step, arrow_type, chain_expression, chain_of
-from gateway.lake.casts import spark_type
+from gateway.lake.casts import cast_result
 from gateway.lake.checks import (
     CheckText,
     columns_of,
@@ -177,8 +177,7 @@ def _change_type(change: ChangeColumnType, definition: Definition) -> Plan:
     column = definition.column(change.column.name)
     name = column["name"]
     wanted = new_column(change.column.with_name(name).with_metadata(_only_extension(change.column.metadata)))
-    chain = chain_of(change.expression, name)
-    if chain is not None and _is_same(wanted, column) and all(_is_to(step, wanted) for step in chain):
+    if _is_same(wanted, column) and _keeps(change.expression, column):
         return _NOTHING
     if name in definition.partition_columns:
         raise PreconditionError(f"the type of column '{name}' cannot change: the table is partitioned by it")
@@ -187,7 +186,7 @@ def _change_type(change: ChangeColumnType, definition: Definition) -> Plan:
     if _checks_using(definition, name):
         raise PreconditionError(f"the type of column '{name}' cannot change: a CHECK constraint depends on it")
     _refuse_if_generated(definition, name)
-    rewrite = _rewrite(change, chain, definition, column, wanted)
+    rewrite = _rewrite(change, definition, column, wanted)
     column["type"] = wanted["type"]
     column["metadata"].pop(ANNOTATION_KEY, None)
     column["metadata"].update(wanted["metadata"])
@@ -195,20 +194,31 @@ def _change_type(change: ChangeColumnType, definition: Definition) -> Plan:
     return Plan(rewrite=rewrite)
 
 
-def _rewrite(
-    change: ChangeColumnType, chain: tuple[Step, ...] | None, definition: Definition, column: Json, wanted: Json
-) -> Rewrite:
-    old, new = (form_of(each["name"], each["type"], each["metadata"]) for each in (column, wanted))
-    refusal = (
-        f"column '{old.name}' cannot be changed from {_shown(old)} to {_shown(new)}: no cast is sure to be DuckDB's"
+def _rewrite(change: ChangeColumnType, definition: Definition, column: Json, wanted: Json) -> Rewrite:
+    name, new = column["name"], _form(wanted)
+    chain = chain_of(change.expression)
+    source = None if chain is None else definition.find(chain[0])
+    if chain is not None and source is not None:
+        old = _form(source)
+        refusal = (
+            f"column '{name}' cannot be changed from {_shown(old)} to {_shown(new)}: no cast is sure to be DuckDB's"
+        )
+        return Rewrite(name, chain_expression(quoted(source["name"]), old, chain[1], new), refusal)
+    expression, kind = translate_expression(change.expression, definition.named_types())
+    refusal = f"column '{name}': USING cannot make values of type {_shown(new)} of this expression"
+    return Rewrite(name, None if kind is None else cast_result(expression, kind, new), refusal)
+
+
+def _form(column: Json) -> StoredForm:
+    return form_of(column["name"], column["type"], column["metadata"])
+
+
+def _keeps(expression: str, column: Json) -> bool:
+    """Whether an expression is the column itself, at most cast to the type that it has."""
+    chain = chain_of(expression)
+    return (
+        chain is not None and fold(chain[0]) == fold(column["name"]) and all(_is_to(step, column) for step in chain[1])
     )
-    if chain is not None:
-        return Rewrite(old.name, chain_expression(quoted(old.name), old, chain, new), refusal)
-    # The expression's own type is not known here, so Spark casts what it gives, and fails where that does not fit.
-    expression = translate_expression(change.expression, definition.named_types())
-    if isinstance(wanted["type"], dict) or _annotation(wanted) is not None:
-        return Rewrite(old.name, None, f"column '{old.name}': USING cannot make values of type {_shown(new)}")
-    return Rewrite(old.name, f"CAST({expression} AS {spark_type(wanted['type'])})", refusal)
 
 
 def _is_same(one: Json, other: Json) -> bool:

@@ -59,8 +59,8 @@ Step = exp.DataType | str
 """A type to cast to, or `AT TIME ZONE 'UTC'`."""
 
 
-def chain_of(text: str, column: str) -> tuple[Step, ...] | None:
-    """What happens to the column, first things first; None where the expression is no such chain."""
+def chain_of(text: str) -> tuple[str, tuple[Step, ...]] | None:
+    """A column and what happens to it, first things first; None where the expression is no such chain."""
     try:
         found = sqlglot.parse(text[:MAX_TEXT], dialect="duckdb")
     except (SqlglotError, RecursionError):
@@ -72,7 +72,7 @@ def chain_of(text: str, column: str) -> tuple[Step, ...] | None:
         if step is None or len(steps) == _MAX_STEPS:
             return None
         steps.extend(step)
-    return tuple(reversed(steps)) if not tree.table and fold(tree.name) == fold(column) else None
+    return None if tree.table else (tree.name, tuple(reversed(steps)))
 
 
 def _last_step(tree: exp.Expr | None) -> tuple[list[Step] | None, exp.Expr | None]:

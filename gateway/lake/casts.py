@@ -14,18 +14,58 @@ import pyarrow as pa
 
 from gateway.catalog.names import fold
 from gateway.lake.cast_moments import moment_to_moment, moment_to_text, text_to_moment
-from gateway.lake.cast_numbers import number_to_number
+from gateway.lake.cast_numbers import WHOLES, decimal_of, from_whole, number_to_number
 from gateway.lake.cast_texts import number_to_text, other_to_text, text_to_number, text_to_other
+from gateway.lake.expressions import Kind
 from gateway.lake.spark import quoted, text_literal
 from gateway.lake.types import StoredForm
 
 DOES_NOT_FIT = "value does not fit"
+_EXACT_DIGITS = 15
+_LEAVES = {
+    Kind.TEXT: "string",
+    Kind.TRUTH: "boolean",
+    Kind.WHOLE: "long",
+    Kind.FLOATING: "double",
+    Kind.DAY: "date",
+    Kind.MOMENT: "timestamp_ntz",
+    Kind.INSTANT: "timestamp",
+}
 _SPARK_NAMES = {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TINYINT"}
 
 
 def cast_expression(value: str, old: StoredForm, new: StoredForm) -> str | None:
     """`value` of the old type as the new one; None where there is no sure way."""
     return _cast(value, old, new, 0)
+
+
+def cast_result(expression: str, kind: Kind, new: StoredForm) -> str | None:
+    """What an expression over the row gives, as the new type; None where there is no sure way."""
+    if kind is Kind.NULL:
+        return f"CAST(NULL AS {spark_type(new.delta)})"
+    target = leaf_name(new)
+    if target is None:
+        return None
+    made = _fitting_exact("result", target) if kind is Kind.EXACT else fitting("result", _LEAVES[kind], target)
+    if made is None:
+        return None
+    value = (
+        expression if kind is Kind.EXACT else f"CAST({expression} AS {_SPARK_NAMES.get(_LEAVES[kind], _LEAVES[kind])})"
+    )
+    return f"element_at(transform(array({value}), result -> {_or_raise(made, 'result')}), 1)"
+
+
+def _fitting_exact(value: str, new: str) -> str | None:
+    """From a decimal of any precision and scale."""
+    if new in WHOLES:
+        return from_whole(f"round({value})", new)
+    if decimal_of(new) is not None:
+        return f"try_cast({value} AS {new})"
+    if new in ("float", "double"):
+        # So few digits are exact, and divided by a power of ten once.
+        digits = f"length(replace(replace(CAST({value} AS STRING), '-', ''), '.', ''))"
+        return f"IF({digits} <= {_EXACT_DIGITS}, CAST(CAST({value} AS DOUBLE) AS {new}), NULL)"
+    return None
 
 
 def fitting(value: str, old: str, new: str) -> str | None:

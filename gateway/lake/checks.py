@@ -19,7 +19,7 @@ from sqlglot.errors import SqlglotError
 
 from gateway.catalog.names import fold
 from gateway.errors import RequestError
-from gateway.lake.expressions import is_condition, to_spark
+from gateway.lake.expressions import Kind, is_condition, kind_of, to_spark
 
 Found = TypeVar("Found")
 
@@ -84,8 +84,8 @@ def stored_check(text: str, columns: Sequence[Typed]) -> str | None:
         return None
 
 
-def translate_expression(text: str, columns: Sequence[Typed]) -> str:
-    """Any expression over the columns, in Spark SQL."""
+def translate_expression(text: str, columns: Sequence[Typed]) -> tuple[str, Kind | None]:
+    """Any expression over the columns, in Spark SQL, and what it gives."""
     tree = parse(f"the expression {_shown(text)}", text, columns)
     _spell_out_texts(tree, columns)
     translated = to_spark(tree, columns)
@@ -93,7 +93,7 @@ def translate_expression(text: str, columns: Sequence[Typed]) -> str:
         raise RequestError(
             f"the expression {_shown(text)} cannot be used: it does not surely mean the same in Spark and DuckDB"
         )
-    return translated
+    return translated, kind_of(tree, columns)
 
 
 def _spell_out_texts(tree: exp.Expr, columns: Sequence[Typed]) -> None:

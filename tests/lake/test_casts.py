@@ -10,7 +10,8 @@ import pytest
 
 from gateway.lake.altering import MISFIT
 from gateway.lake.cast_chains import chain_expression, chain_of
-from gateway.lake.casts import cast_expression, fitting, leaf_name
+from gateway.lake.casts import cast_expression, cast_result, fitting, leaf_name
+from gateway.lake.checks import NamedType, translate_expression
 from gateway.lake.codec import encode
 from gateway.lake.spark import Profile, Spark
 from gateway.lake.types import StoredForm, stored_form
@@ -254,9 +255,9 @@ def test_a_chain_of_casts_takes_every_step(
     value = samples.get(old, f"'{UUID.upper()}'" if "UUID" in using else "'2.5'")
     value = "'2024-02-29 23:30:00-05'" if old == "TIMESTAMPTZ" else value
     before, after = _form(duck, old), _form(duck, new)
-    chain = chain_of(using, "V")
+    chain = chain_of(using)
     assert chain is not None
-    expression = chain_expression("v", before, chain, after)
+    expression = chain_expression("v", before, chain[1], after)
     assert expression is not None
     source = f"(SELECT {value}::{old} AS v)"
     (made,) = _by_spark(lake_spark, _stored(duck, f"SELECT v FROM {source}", before), [expression])
@@ -265,15 +266,52 @@ def test_a_chain_of_casts_takes_every_step(
 
 
 @pytest.mark.parametrize(
-    "using", ["v + 1", "w", "TRY_CAST(v AS INTEGER)", "t.v", "timezone('Europe/Paris', v)", "v; v", "("]
+    "using", ["v + 1", "TRY_CAST(v AS INTEGER)", "t.v", "timezone('Europe/Paris', v)", "v; v", "("]
 )
 def test_anything_else_is_no_chain(using: str) -> None:
-    assert chain_of(using, "v") is None
+    assert chain_of(using) is None
+
+
+COLUMNS = {"i": ("BIGINT", "3"), "d": ("DOUBLE", "0.75"), "n": ("DECIMAL(6,2)", "1.25"), "s": ("VARCHAR", "'7.5'")}
+
+
+@pytest.mark.parametrize(
+    ("using", "new"),
+    [
+        ("d * 2", "INTEGER"),
+        ("n * 2", "INTEGER"),
+        ("n * 1.1", "DOUBLE"),
+        ("n + i", "DECIMAL(9,1)"),
+        ("i * 2", "HUGEINT"),
+        ("i * 2", "VARCHAR"),
+        ("d + i", "VARCHAR"),
+        ("d * i", "DECIMAL(6,1)"),
+        ("s || '5'", "INTEGER"),
+        ("concat('2024-01-0', i)", "DATE"),
+        ("CASE WHEN d > 0.5 THEN n END", "TINYINT"),
+        ("i > 2", "VARCHAR"),
+        ("coalesce(NULL, s)", "DECIMAL(6,1)"),
+        ("NULL", "INTEGER[]"),
+    ],
+)
+def test_what_using_gives_is_cast_from_its_own_type(
+    using: str, new: str, duck: duckdb.DuckDBPyConnection, lake_spark: Spark
+) -> None:
+    rows = duck.sql("SELECT " + ", ".join(f"{value}::{kind} AS {name}" for name, (kind, value) in COLUMNS.items()))
+    data, after = rows.to_arrow_table(), _form(duck, new)
+    duck.register("data", data)
+    expression, kind = translate_expression(using, [NamedType(field.name, field.type) for field in data.schema])
+    made = None if kind is None else cast_result(expression, kind, after)
+    assert made is not None
+    with lake_spark.session(Profile.LATENCY) as session:
+        found = session.createDataFrame(data).selectExpr(f"{made} AS c").toArrow().column(0)
+    wanted = _stored(duck, f"SELECT CAST({using} AS {new}) FROM data", after)
+    assert exact(pa.concat_arrays(found.chunks).cast(after.arrow)) == exact(wanted)
 
 
 def test_a_type_that_is_not_known_is_no_text(duck: duckdb.DuckDBPyConnection) -> None:
     text = _form(duck, "VARCHAR")
     for using in ("CAST(v AS mood)", "CAST(v AS ENUM('a', 'b'))"):
-        chain = chain_of(using, "v")
+        chain = chain_of(using)
         assert chain is not None
-        assert chain_expression("v", text, chain, text) is None
+        assert chain_expression("v", text, chain[1], text) is None
