@@ -10,6 +10,7 @@ from __future__ import annotations
 from gateway.lake.cast_numbers import WHOLES, as_whole, decimal_of, from_whole
 from gateway.lake.spark import text_literal
 
+_LONGEST_NUMBER = 1_000
 _SPACE = r"[ \t\n\x0B\f\r]*"
 _DIGITS = r"\d+(?:_\d+)*"
 _PLAIN = rf"[+-]?(?:{_DIGITS}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})"
@@ -24,6 +25,7 @@ _SMALLEST_NORMAL = {"double": "2.2250738585072014E-308D", "float": "1.17549435E-
 
 
 _FILLING = text_literal(r"[_ \t\n\x0B\f\r]")
+_BYTE_ESCAPE, _NO_BYTE = text_literal(rf"\\x{_HEX}{{2}}"), text_literal(r"[^\x00-\x5B\x5D-\x7F]")
 _BYTE_TEXT, _BYTE_MARK = text_literal(r"(?s)\\x..|."), text_literal(r"\x")
 _END_ZEROS, _POINT_ZERO, _ZERO_POINT = text_literal(r"(\.\d+?)0+$"), text_literal(r"\.0$"), text_literal(r"^(-?)0\.")
 _ODD_JSON = text_literal(r"\\u[dD][89a-fA-F]|\x00|\uFEFF")
@@ -76,8 +78,9 @@ def text_to_other(value: str, new: str) -> str | None:
         case "binary":
             pieces = f"regexp_extract_all({value}, {_BYTE_TEXT}, 0)"
             encoded = f"array_join(transform({pieces}, p -> IF(length(p) = 4, substr(p, 3), hex(p))), '')"
-            pattern = text_literal(rf"^(?:[\x00-\x5B\x5D-\x7F]|\\x{_HEX}{{2}})*+\z")
-            return f"IF(regexp({value}, {pattern}), unhex({encoded}), NULL)"
+            # What is left without the escapes must stand for itself.
+            left = f"regexp_replace({value}, {_BYTE_ESCAPE}, '')"
+            return f"IF(regexp({left}, {_NO_BYTE}), NULL, unhex({encoded}))"
     return None
 
 
@@ -96,7 +99,8 @@ def other_to_text(value: str, old: str) -> str | None:
 
 def _is_like(value: str, pattern: str) -> str:
     whole = text_literal(rf"^{_SPACE}(?:{pattern}){_SPACE}\z")
-    return f"regexp({value}, {whole})"
+    # Java takes a stack frame for each repetition of a group, and long for numbers of a million digits.
+    return f"length({value}) <= {_LONGEST_NUMBER} AND regexp({value}, {whole})"
 
 
 def _bare(value: str) -> str:

@@ -90,6 +90,7 @@ def _others() -> Iterator[str]:
         f"{{{UUID}",
         UUID[:-1],
     )
+    yield from ("\\x41" * 20_000, "1_" * 20_000 + "1", "a" * 100_000, "[" * 20_000, "1" * 100_000)
     yield from ("a\nb", "\x7f", "\\xff" * 50, "".join(chr(code) for code in range(1, 128) if code != ord("\\")))
     yield from _words(r"""a \xab \xAb\x00 \xZZ \ \\ é ' " \x1 😀""")
     yield from ('{"a": 1 }', " 1 ", "[1] x", "//x\n1", '1}, {"a":2', '"\x01"', "[1\n]", "\ufeff1")
