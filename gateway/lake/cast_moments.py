@@ -19,12 +19,9 @@ _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31
 _ENDLESS = (1 << 63) - 1  # DuckDB's infinite moments, in every unit
 _ENDLESS_DAY = (1 << 31) - 1
 
-
-_DAY, _CLOCK, _CLOCK_AFTER_DAY = (
-    text_literal(_DAY_TEXT),
-    text_literal(_CLOCK_TEXT),
-    text_literal(f"[ T]({_CLOCK_TEXT})"),
-)
+# Patterns as Spark SQL reads them.
+_DAY, _CLOCK = text_literal(_DAY_TEXT), text_literal(_CLOCK_TEXT)
+_CLOCK_AFTER_DAY = text_literal(f"[ T]({_CLOCK_TEXT})")
 _OFFSET_AT_END = text_literal(rf"({_OFFSET}){_SPACE}*\z")
 _POINT_AND_REST, _AFTER_POINT = text_literal(r"\..*"), text_literal(r"\.(\d+)")
 
@@ -71,15 +68,17 @@ def text_to_moment(value: str, new: str) -> str | None:
         pattern = f"{_DAY_TEXT}[ T]{_CLOCK_TEXT}{_OFFSET}"
         offset = f"regexp_extract({value}, {_OFFSET_AT_END}, 1)"
         return f"IF({_is_like(value, pattern)}, {_instant(_moment_of_text(value), offset)}, NULL)"
-    if new in _CLOCKS:
-        clock = f"regexp_extract({value}, {_CLOCK}, 0)"
-        pattern = r"(?:[01]?\d|2[0-3]):[0-5]?\d:[0-5]?\d(?:\.\d{1,18})?"
-        seconds = f"unix_seconds(try_cast(concat('1970-01-01 ', {_without_fraction(clock)}) AS TIMESTAMP))"
-        digits = 6 if new == "time" else 9
-        made = f"({seconds} * {10**digits}L + {_fraction(clock, digits)})"
-        last = f"IF({_is_like(value, '24:00:00')}, {86_400 * 10**digits}L, NULL)"
-        return f"IF({_is_like(value, pattern)}, {made}, {last})"
-    return None
+    return _text_to_clock(value, new) if new in _CLOCKS else None
+
+
+def _text_to_clock(value: str, new: str) -> str:
+    clock = f"regexp_extract({value}, {_CLOCK}, 0)"
+    pattern = r"(?:[01]?\d|2[0-3]):[0-5]?\d:[0-5]?\d(?:\.\d{1,18})?"
+    seconds = f"unix_seconds(try_cast(concat('1970-01-01 ', {_without_fraction(clock)}) AS TIMESTAMP))"
+    digits = 6 if new == "time" else 9
+    made = f"({seconds} * {10**digits}L + {_fraction(clock, digits)})"
+    last = f"IF({_is_like(value, '24:00:00')}, {86_400 * 10**digits}L, NULL)"
+    return f"IF({_is_like(value, pattern)}, {made}, {last})"
 
 
 def moment_to_text(value: str, old: str) -> str | None:

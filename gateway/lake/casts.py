@@ -31,6 +31,7 @@ _LEAVES = {
     Kind.MOMENT: "timestamp_ntz",
     Kind.INSTANT: "timestamp",
 }
+_SAME_BYTES = {("uuid", "binary"), ("uuid", "uhugeint")}
 _SPARK_NAMES = {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TINYINT"}
 
 
@@ -46,12 +47,12 @@ def cast_result(expression: str, kind: Kind, new: StoredForm) -> str | None:
     target = leaf_name(new)
     if target is None:
         return None
-    made = _fitting_exact("result", target) if kind is Kind.EXACT else fitting("result", _LEAVES[kind], target)
+    if kind is Kind.EXACT:
+        value, made = expression, _fitting_exact("result", target)
+    else:
+        value, made = f"CAST({expression} AS {spark_type(_LEAVES[kind])})", fitting("result", _LEAVES[kind], target)
     if made is None:
         return None
-    value = (
-        expression if kind is Kind.EXACT else f"CAST({expression} AS {_SPARK_NAMES.get(_LEAVES[kind], _LEAVES[kind])})"
-    )
     return f"element_at(transform(array({value}), result -> {_or_raise(made, 'result')}), 1)"
 
 
@@ -80,9 +81,6 @@ def fitting(value: str, old: str, new: str) -> str | None:
         lambda: f"unhex(replace({value}, '-', ''))" if (old, new) in _SAME_BYTES else None,
     )
     return next((found for step in steps if (found := step()) is not None), None)
-
-
-_SAME_BYTES = {("uuid", "binary"), ("uuid", "uhugeint")}
 
 
 def leaf_name(form: StoredForm) -> str | None:
