@@ -56,7 +56,7 @@ clean: ## remove .venv, build products and caches; tables are kept
 .venv/.packages: requirements-dev.lock pyproject.toml deploy/setup/venv.sh
 	@PYTHON="$(PYTHON)" deploy/setup/venv.sh
 
-.venv/.jars: .venv/.packages gateway/lake/jars_data/ivy.xml gateway/lake/jars_data/SHA256SUMS deploy/setup/java.sh
+.venv/.jars: .venv/.packages gateway/lake/spark/jars_data/ivy.xml gateway/lake/spark/jars_data/SHA256SUMS deploy/setup/java.sh
 	@deploy/setup/java.sh $(BIN)/python
 	@$(BIN)/deltaport fetch-jars
 	@touch $@

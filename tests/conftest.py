@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.lake.spark import Profile, Spark
+from gateway.lake.spark.engine import Profile, Spark
 from gateway.ops.lifecycle import Gateway
 from gateway.settings import LogSettings, Settings, SparkSettings, load_settings
 from gateway.telemetry.logging import configure_logging

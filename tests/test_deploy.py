@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from gateway import __version__
-from gateway.lake import jars
+from gateway.lake.spark import jars
 from gateway.settings import load_settings
 
 ROOT = Path(__file__).parents[1]

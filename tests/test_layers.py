@@ -11,6 +11,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "gateway"
 ROOMS = ["telemetry", "wire", "catalog", "lake", "transactions", "flight", "ops"]
+LAKE = ["values", "sql", "tables", "spark", "pushdown", "reading", "writing", "adopting", "casts", "ddl"]
 LEAVES = {"errors", "settings", ""}
 ENGINES = ("pyspark", "delta", "deltalake", "py4j")
 
@@ -46,6 +47,20 @@ def test_imports_point_down(path: Path) -> None:
         assert here not in LEAVES, f"the leaf {here} imports {module}"
         assert ROOMS.index(room) <= ROOMS.index(here), f"{here} imports {module}, which is above it"
         if room != here:
+            private = [name for name in names if name.startswith("_")]
+            assert not private, f"{here} takes {private} out of {module}"
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.glob("lake/*/*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_down_inside_the_lake(path: Path) -> None:
+    here = path.parent.name
+    for module, names in _imports(path):
+        parts = module.split(".")
+        if parts[:2] != ["gateway", "lake"]:
+            continue
+        assert parts[2] in LAKE, f"{here} imports {module}, which is above it"
+        assert LAKE.index(parts[2]) <= LAKE.index(here), f"{here} imports {module}, which is above it"
+        if parts[2] != here:
             private = [name for name in names if name.startswith("_")]
             assert not private, f"{here} takes {private} out of {module}"
 

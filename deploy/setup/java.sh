@@ -11,7 +11,7 @@ find_java() {
     "$python" - <<'END'
 import sys
 from gateway.errors import UnavailableError
-from gateway.lake.jars import find_java
+from gateway.lake.spark.jars import find_java
 try:
     sys.stdout.write(find_java() + "\n")
 except UnavailableError as error:

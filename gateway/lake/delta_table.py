@@ -22,22 +22,22 @@ from gateway.catalog.capabilities import (
 from gateway.catalog.changes import Undone, WriteContext
 from gateway.catalog.names import TableName
 from gateway.errors import NotFoundError, RequestError
-from gateway.lake.adoption import Adopted, Adoption, Limits
-from gateway.lake.altering import TableAlterer
-from gateway.lake.auto_adoption import Numbering, SelfAdopting
-from gateway.lake.history import parse_moment, parse_version, version_at_time
-from gateway.lake.idempotency import Answers
-from gateway.lake.pending import Committed, Undoing
-from gateway.lake.reader import Readers
-from gateway.lake.schemas import shape_of
-from gateway.lake.snapshots import LOG, LogSnapshot, Snapshots
-from gateway.lake.spark import Spark
-from gateway.lake.staging import StagingFolder
-from gateway.lake.statements import FullyChangeable, WriteRoom, abilities, changes_of
-from gateway.lake.statistics import column_statistics
-from gateway.lake.storage import Folder
-from gateway.lake.writer import TableWriter
-from gateway.lake.writer_lock import UNGUARDED, WriteGuard
+from gateway.lake.adopting.adoption import Adopted, Adoption, Limits
+from gateway.lake.adopting.automatic import Numbering, SelfAdopting
+from gateway.lake.ddl.altering import TableAlterer
+from gateway.lake.reading.reader import Readers
+from gateway.lake.reading.statistics import column_statistics
+from gateway.lake.spark.engine import Spark
+from gateway.lake.tables.history import parse_moment, parse_version, version_at_time
+from gateway.lake.tables.schemas import shape_of
+from gateway.lake.tables.snapshots import LOG, LogSnapshot, Snapshots
+from gateway.lake.tables.storage import Folder
+from gateway.lake.writing.idempotency import Answers
+from gateway.lake.writing.pending import Committed, Undoing
+from gateway.lake.writing.staging import StagingFolder
+from gateway.lake.writing.statements import FullyChangeable, WriteRoom, abilities, changes_of
+from gateway.lake.writing.writer import TableWriter
+from gateway.lake.writing.writer_lock import UNGUARDED, WriteGuard
 from gateway.settings import WriteSettings
 from gateway.wire.ddl import Alteration
 from gateway.wire.tickets import Slice, stamp_of

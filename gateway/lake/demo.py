@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from gateway.errors import GatewayError, InternalError, RequestError
-from gateway.lake.spark import Profile, Spark, table_at
+from gateway.lake.spark.engine import Profile, Spark, table_at
 
 log = structlog.get_logger(__name__)
 

@@ -26,16 +26,16 @@ from gateway.flight.server import FlightServer
 from gateway.flight.streams import ScanStreams
 from gateway.flight.transactions import TransactionActions
 from gateway.flight.uploads import Uploads
-from gateway.lake.ddl import EditableWarehouse
+from gateway.lake.ddl.spark_alter import forget_log
+from gateway.lake.ddl.warehouse import EditableWarehouse
 from gateway.lake.delta_table import DeltaTable, TableTools
-from gateway.lake.pending import Committed
-from gateway.lake.reader import Readers
-from gateway.lake.spark import Profile, Spark, State
-from gateway.lake.spark_alter import forget_log
-from gateway.lake.staging import StagingFolder
-from gateway.lake.storage import Folder
-from gateway.lake.traces import traces_of
-from gateway.lake.writer_lock import WriterLocks
+from gateway.lake.reading.reader import Readers
+from gateway.lake.reading.traces import traces_of
+from gateway.lake.spark.engine import Profile, Spark, State
+from gateway.lake.tables.storage import Folder
+from gateway.lake.writing.pending import Committed
+from gateway.lake.writing.staging import StagingFolder
+from gateway.lake.writing.writer_lock import WriterLocks
 from gateway.settings import CatalogSettings, Settings
 from gateway.telemetry import metrics
 from gateway.transactions.ids import TransactionId

@@ -194,9 +194,9 @@ def adopt(
     config: ConfigOption = None,
 ) -> None:
     """Give every row of a table an id, so that UPDATE and DELETE work on it. Run it again after an early end."""
-    from gateway.lake.adoption import Adoption, Limits
+    from gateway.lake.adopting.adoption import Adoption, Limits
     from gateway.lake.delta_table import DeltaTable
-    from gateway.lake.spark import Spark
+    from gateway.lake.spark.engine import Spark
     from gateway.ops.assembly import build_lake
 
     schema, name = parse_qualified(table)
@@ -278,7 +278,7 @@ def version() -> None:
 @app.command("fetch-jars")
 def fetch_jars_command() -> None:
     """Fetch Delta's jars into this environment, once; starting then needs no network."""
-    from gateway.lake.jars import fetch_jars, find_java
+    from gateway.lake.spark.jars import fetch_jars, find_java
 
     with _progress("Fetching Delta's jars") as report:
         fetch_jars(find_java(), report)

@@ -14,7 +14,7 @@ import structlog
 
 from gateway import __version__
 from gateway.errors import GatewayError
-from gateway.lake.spark import Spark, State
+from gateway.lake.spark.engine import Spark, State
 from gateway.ops.assembly import Service, build_service
 from gateway.ops.health import HealthServer
 from gateway.settings import Settings

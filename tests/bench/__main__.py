@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from gateway.lake.spark import Profile
+from gateway.lake.spark.engine import Profile
 from gateway.settings import LogSettings
 from gateway.telemetry.logging import configure_logging
 from tests.bench import report

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from gateway.lake.spark import Profile, Spark, table_at
+from gateway.lake.spark.engine import Profile, Spark, table_at
 from gateway.ops.lifecycle import Gateway
 from tests.airport import AirportClient
 from tests.bench.data import Data

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from gateway.lake.spark import Profile
+from gateway.lake.spark.engine import Profile
 from tests.bench.data import CUSTOMERS, Data
 from tests.bench.engines import (
     EVERYTHING,

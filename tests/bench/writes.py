@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import write_deltalake
 
-from gateway.lake.spark import Profile, Spark, table_at
+from gateway.lake.spark.engine import Profile, Spark, table_at
 from gateway.ops.lifecycle import Gateway
 from gateway.settings import SparkSettings
 from tests.airport import AirportClient

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from gateway.lake.spark import Spark
+from gateway.lake.spark.engine import Spark
 from gateway.ops.lifecycle import Gateway
 from tests.airport import AirportClient
 from tests.builders import Lake

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.lake.spark import Spark
+from gateway.lake.spark.engine import Spark
 from gateway.ops.lifecycle import Gateway
 from tests.captures import Statement, statements
 from tests.conftest import settings_for

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from gateway.lake.spark import Spark
+from gateway.lake.spark.engine import Spark
 from gateway.ops.lifecycle import Gateway
 from tests.airport import AirportClient
 from tests.builders import Lake

@@ -18,7 +18,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyarrow import flight
 
-from gateway.lake import altering
+from gateway.lake.ddl import altering
 from gateway.ops.lifecycle import Gateway
 from tests.airport import AirportClient
 from tests.airport.catalog import UnknownNameError

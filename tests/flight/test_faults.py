@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from gateway.lake.spark import Spark
+from gateway.lake.spark.engine import Spark
 from gateway.ops.lifecycle import Gateway
 from gateway.wire.tickets import TablePath, encode_path
 from tests.airport import AirportClient

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pytest
 from pyarrow import flight
 
-from gateway.lake.spark import Spark
+from gateway.lake.spark.engine import Spark
 from gateway.ops.lifecycle import Gateway
 from tests.airport import AirportClient
 from tests.builders import Lake
@@ -523,7 +523,7 @@ def test_a_full_staging_disk_is_told_without_paths_and_the_next_statement_works(
     numbers(lake)
     rows = batch(k=list(range(100, 105)), v=["x"] * 5)
     with monkeypatch.context() as patch:
-        patch.setattr("gateway.lake.staging._FILE", "no-such-folder/rows.parquet")
+        patch.setattr("gateway.lake.writing.staging._FILE", "no-such-folder/rows.parquet")
         kind, text = sql_error(lambda: spooling.insert(lake.schema, "n", rows))
     assert (kind, text) == ("InvalidInputException", "the upload cannot be staged: No such file or directory")
     assert version_of(lake) == 0

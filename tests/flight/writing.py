@@ -18,7 +18,7 @@ from delta.tables import DeltaMergeBuilder
 from deltalake import DeltaTable, write_deltalake
 from pyarrow import flight
 
-from gateway.lake.spark import Spark
+from gateway.lake.spark.engine import Spark
 from gateway.ops.lifecycle import Gateway
 from tests.airport import AirportClient
 from tests.builders import Lake

@@ -12,10 +12,10 @@ import pyarrow as pa
 from gateway.catalog.capabilities import ScanReport, ScanRequest
 from gateway.catalog.names import TableName
 from gateway.lake.delta_table import DeltaSnapshot, DeltaTable, TableTools
-from gateway.lake.reader import Readers
-from gateway.lake.spark import Spark
-from gateway.lake.staging import StagingFolder
-from gateway.lake.storage import Folder
+from gateway.lake.reading.reader import Readers
+from gateway.lake.spark.engine import Spark
+from gateway.lake.tables.storage import Folder
+from gateway.lake.writing.staging import StagingFolder
 from gateway.settings import ScanSettings, SparkSettings, StagingSettings, WriteSettings
 
 ROUTES = ("direct", "spark")

@@ -12,9 +12,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from gateway.errors import NotFoundError, PreconditionError, UnavailableError
-from gateway.lake.adoption import Adopted, Adoption, Limits
-from gateway.lake.snapshots import MARK_APPLICATION
-from gateway.lake.spark import Spark
+from gateway.lake.adopting.adoption import Adopted, Adoption, Limits
+from gateway.lake.spark.engine import Spark
+from gateway.lake.tables.snapshots import MARK_APPLICATION
 from gateway.settings import SparkSettings
 from tests.airport import AirportClient
 from tests.builders import Lake
@@ -212,10 +212,10 @@ def test_foreign_commits_between_the_steps_do_no_harm(lake: Lake, adopt: Adopt) 
 def test_the_mark_moving_under_a_commit_makes_it_run_again(
     lake: Lake, adopt: Adopt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gateway.lake import spark_numbering
+    from gateway.lake.adopting import numbering
 
     plain(lake)
-    read, calls = spark_numbering._read, []
+    read, calls = numbering._read, []
 
     def meddle(session: Any, *rest: Any) -> Any:
         if not calls:
@@ -227,7 +227,7 @@ def test_the_mark_moving_under_a_commit_makes_it_run_again(
         calls.append(1)
         return read(session, *rest)
 
-    monkeypatch.setattr(spark_numbering, "_read", meddle)
+    monkeypatch.setattr(numbering, "_read", meddle)
     adopt()
     assert len(calls) == 2
     assert_all_rows_have_ids(lake, 43)

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from gateway.errors import GatewayError
-from gateway.lake.alterations import EveryRow, NoDuplicates, NoNulls, apply
-from gateway.lake.definitions import Definition, define, first_commit
+from gateway.lake.ddl.alterations import EveryRow, NoDuplicates, NoNulls, apply
+from gateway.lake.ddl.definitions import Definition, define, first_commit
 from gateway.wire.ddl import (
     AddColumn,
     AddConstraint,

@@ -8,13 +8,13 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from gateway.lake.altering import MISFIT
-from gateway.lake.cast_chains import chain_expression, chain_of
-from gateway.lake.casts import cast_expression, cast_result, fitting, leaf_name
-from gateway.lake.checks import NamedType, translate_expression
-from gateway.lake.codec import encode
-from gateway.lake.spark import Profile, Spark
-from gateway.lake.types import StoredForm, stored_form
+from gateway.lake.casts.casting import cast_expression, cast_result, fitting, leaf_name
+from gateway.lake.casts.chains import chain_expression, chain_of
+from gateway.lake.ddl.altering import MISFIT
+from gateway.lake.spark.engine import Profile, Spark
+from gateway.lake.sql.checks import NamedType, translate_expression
+from gateway.lake.values.codec import encode
+from gateway.lake.values.types import StoredForm, stored_form
 from tests.lake.cast_values import UUID, texts
 from tests.lake.typed_values import WKB, exact
 

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import PreconditionError, RequestError
-from gateway.lake.codec import decode, encode
-from gateway.lake.schemas import read_schema, shape_of
-from gateway.lake.types import ANNOTATION_KEY, StoredForm, form_of, stored_form
+from gateway.lake.tables.schemas import read_schema, shape_of
+from gateway.lake.values.codec import decode, encode
+from gateway.lake.values.types import ANNOTATION_KEY, StoredForm, form_of, stored_form
 from gateway.wire.listing import CHECKS_KEY
 from tests.lake.typed_values import BY_TEXT, KINDS, NESTED, Kind, array_of, exact, nested_kinds
 

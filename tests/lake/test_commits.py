@@ -8,8 +8,16 @@ from pathlib import Path
 import pytest
 
 from gateway.catalog.changes import Operation
-from gateway.lake.commits import CommitNote, Explained, Failure, StatementNote, affected_in, explain, find_commit
-from gateway.lake.storage import Folder
+from gateway.lake.tables.storage import Folder
+from gateway.lake.writing.commits import (
+    CommitNote,
+    Explained,
+    Failure,
+    StatementNote,
+    affected_in,
+    explain,
+    find_commit,
+)
 from tests.builders import Lake
 
 COUNTED = {"numTargetRowsInserted": "3", "numTargetRowsUpdated": "2", "numTargetRowsDeleted": "1"}

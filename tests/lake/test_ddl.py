@@ -16,12 +16,12 @@ from deltalake import DeltaTable, write_deltalake
 from gateway.catalog.editing import Editor
 from gateway.catalog.registry import Catalog
 from gateway.errors import GatewayError, NotFoundError, PreconditionError, RequestError, UnavailableError
-from gateway.lake.ddl import EditableWarehouse
+from gateway.lake.ddl.warehouse import EditableWarehouse
 from gateway.lake.delta_table import DeltaTable as ServedTable
 from gateway.lake.delta_table import TableTools
-from gateway.lake.reader import Readers
-from gateway.lake.staging import StagingFolder
-from gateway.lake.storage import Folder
+from gateway.lake.reading.reader import Readers
+from gateway.lake.tables.storage import Folder
+from gateway.lake.writing.staging import StagingFolder
 from gateway.settings import DdlSettings, ScanSettings, StagingSettings, WriteSettings
 from gateway.wire.ddl import OnConflict, TableDefinition
 from tests.airport.arrow_types import duckdb_type

@@ -14,9 +14,9 @@ from deltalake import DeltaTable, write_deltalake
 
 from gateway.catalog.capabilities import AsOf
 from gateway.errors import InternalError, NotFoundError, RequestError
-from gateway.lake.history import available_versions, parse_moment, version_at_time
-from gateway.lake.spark import Spark
-from gateway.lake.storage import Folder
+from gateway.lake.spark.engine import Spark
+from gateway.lake.tables.history import available_versions, parse_moment, version_at_time
+from gateway.lake.tables.storage import Folder
 from tests.builders import Lake
 from tests.lake.reading import edit_commit, log_file, open_table, read
 

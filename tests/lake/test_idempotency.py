@@ -13,12 +13,12 @@ import pytest
 
 from gateway.catalog.changes import Operation, WriteContext
 from gateway.errors import CancelledError, OutcomeUnknownError, RequestError
-from gateway.lake.commits import CommitNote, StatementNote
-from gateway.lake.id_sets import IdSet
-from gateway.lake.idempotency import Answers, digest_of
-from gateway.lake.pending import Committed
-from gateway.lake.staging import StagedRows, StagingFolder
-from gateway.lake.storage import Folder
+from gateway.lake.tables.id_sets import IdSet
+from gateway.lake.tables.storage import Folder
+from gateway.lake.writing.commits import CommitNote, StatementNote
+from gateway.lake.writing.idempotency import Answers, digest_of
+from gateway.lake.writing.pending import Committed
+from gateway.lake.writing.staging import StagedRows, StagingFolder
 from gateway.settings import StagingSettings
 
 HOUR = 3_600

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import UnavailableError
-from gateway.lake import jars
+from gateway.lake.spark import jars
 
 ROOT = Path(__file__).parents[2]
 JARS = {"delta-one-1.0.jar": b"one", "delta-two-2.0.jar": b"two"}
@@ -159,7 +159,7 @@ def test_an_interrupted_fetch_leaves_no_half_folder(
     # One jar has arrived, the other never will; `exec` so that the child ends with its parent's group.
     java = fake_java(f'printf one > "$INTO/delta-one-1.0.jar"; touch {shlex.quote(str(started))}; exec sleep 600')
     program = (
-        "import sys; from pathlib import Path; from gateway.lake import jars\n"
+        "import sys; from pathlib import Path; from gateway.lake.spark import jars\n"
         "jars._DATA = Path(sys.argv[2]); jars.fetch_jars(sys.argv[1], print)"
     )
     fetch = subprocess.Popen(

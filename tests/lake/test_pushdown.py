@@ -27,7 +27,7 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.lake.pushdown import MOST, Binding, Bindings, Translation, to_datafusion, to_spark
+from gateway.lake.pushdown.translation import MOST, Binding, Bindings, Translation, to_datafusion, to_spark
 from gateway.wire.filter_tree import (
     And,
     Case,

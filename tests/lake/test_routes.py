@@ -11,7 +11,7 @@ import pytest
 from deltalake import write_deltalake
 
 from gateway.errors import UnavailableError, UnsupportedError
-from gateway.lake.spark import Spark
+from gateway.lake.spark.engine import Spark
 from tests.builders import Lake
 from tests.lake.reading import open_table, read
 

@@ -12,8 +12,8 @@ import pytest
 from deltalake import write_deltalake
 
 from gateway.errors import RequestError
-from gateway.lake.schemas import is_rowid
-from gateway.lake.spark import Spark
+from gateway.lake.spark.engine import Spark
+from gateway.lake.tables.schemas import is_rowid
 from tests.builders import Lake
 from tests.lake.reading import ROUTES, open_table, read, read_by
 

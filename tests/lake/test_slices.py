@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from gateway.catalog.capabilities import ScanRequest
 from gateway.errors import MalformedTicketError
 from gateway.lake.delta_table import DeltaSnapshot
-from gateway.lake.slices import cut
-from gateway.lake.spark import Spark
+from gateway.lake.reading.slices import cut
+from gateway.lake.spark.engine import Spark
 from gateway.wire.tickets import Slice
 from tests.builders import Lake
 from tests.lake.reading import ROUTES, open_table, read

@@ -15,9 +15,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from gateway.errors import GatewayError, InternalError, NotFoundError, UnsupportedError
-from gateway.lake.snapshots import Snapshots
-from gateway.lake.spark import Spark
-from gateway.lake.storage import Folder
+from gateway.lake.spark.engine import Spark
+from gateway.lake.tables.snapshots import Snapshots
+from gateway.lake.tables.storage import Folder
 from tests.builders import Lake
 from tests.lake.reading import edit_commit, log_file, open_table, read, without_checksums
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import UnavailableError
-from gateway.lake.spark import Profile, Spark, State, quoted, table_at
+from gateway.lake.spark.engine import Profile, Spark, State, quoted, table_at
 from gateway.settings import SparkSettings
 
 LIFE_AND_DEATH = """
 import os, signal, sys, time
 from pyspark import SparkContext
-from gateway.lake.spark import Profile, Spark, State
+from gateway.lake.spark.engine import Profile, Spark, State
 from gateway.settings import LogSettings, SparkSettings
 from gateway.telemetry.logging import configure_logging
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gateway.catalog.capabilities import ColumnStatistics
 from gateway.lake.delta_table import DeltaSnapshot
-from gateway.lake.spark import Spark
+from gateway.lake.spark.engine import Spark
 from tests.builders import Lake
 from tests.lake.reading import open_table, read
 

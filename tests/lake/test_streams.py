@@ -17,8 +17,8 @@ from deltalake import write_deltalake
 from gateway.catalog.capabilities import BatchStream, ScanRequest
 from gateway.errors import CancelledError, GatewayError, InternalError
 from gateway.lake.delta_table import DeltaTable
-from gateway.lake.snapshots import BATCH_ROWS
-from gateway.lake.spark import Profile, Spark
+from gateway.lake.spark.engine import Profile, Spark
+from gateway.lake.tables.snapshots import BATCH_ROWS
 from gateway.wire.tickets import Slice
 from tests.builders import Lake
 from tests.lake.reading import ROUTES, open_table, read, read_by, wire_bytes

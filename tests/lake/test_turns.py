@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from gateway.errors import UnavailableError
-from gateway.lake.turns import Turns
+from gateway.lake.writing.turns import Turns
 
 PATIENCE = 60.0
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import Phase, given, settings
 
-from gateway.lake.spark import Spark
-from gateway.lake.types import ANNOTATION_KEY, stored_form
+from gateway.lake.spark.engine import Spark
+from gateway.lake.values.types import ANNOTATION_KEY, stored_form
 from gateway.ops.lifecycle import Gateway
 from gateway.wire.filter_tree import Column, Comparison, Constant, Operator, TypeId, ValueType
 from tests.airport import AirportClient

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.lake.schemas import TableSchema, read_schema
-from gateway.lake.undo import has_same_columns
+from gateway.lake.tables.schemas import TableSchema, read_schema
+from gateway.lake.writing.undo import has_same_columns
 
 PHYSICAL = "delta.columnMapping.physicalName"
 

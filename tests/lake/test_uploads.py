@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from gateway.catalog.changes import Operation
 from gateway.errors import ConstraintError, GatewayError, PreconditionError, RequestError
-from gateway.lake.change_sets import last_of_each
-from gateway.lake.id_sets import IdSet, few_ranges
-from gateway.lake.schemas import Column, TableSchema
-from gateway.lake.staging import POSITION, StagedRows, StagingFolder
-from gateway.lake.types import stored_form
-from gateway.lake.uploads import ROWID_FIELD, convert, plan_upload
+from gateway.lake.tables.id_sets import IdSet, few_ranges
+from gateway.lake.tables.schemas import Column, TableSchema
+from gateway.lake.values.types import stored_form
+from gateway.lake.writing.change_sets import last_of_each
+from gateway.lake.writing.staging import POSITION, StagedRows, StagingFolder
+from gateway.lake.writing.uploads import ROWID_FIELD, convert, plan_upload
 from gateway.settings import StagingSettings
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from gateway.catalog.names import TableName
 from gateway.errors import RequestError, UnavailableError
-from gateway.lake.storage import Folder
-from gateway.lake.warehouse import Warehouse
+from gateway.lake.tables.storage import Folder
+from gateway.lake.tables.warehouse import Warehouse
 
 
 class Opened:

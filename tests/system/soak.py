@@ -17,7 +17,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.lake.spark import Profile, Spark
+from gateway.lake.spark.engine import Profile, Spark
 from gateway.settings import SparkSettings
 from tests.system.process import Server
 from tests.system.workload import SCHEMA, Ledger, Worker, judge, make_tables

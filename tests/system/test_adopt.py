@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner
 
-from gateway.lake.spark import Spark
+from gateway.lake.spark.engine import Spark
 from gateway.ops import cli
 from tests.system.process import wait_until
 from tests.system.test_process import ROOT, environment, run
@@ -101,7 +101,7 @@ class BorrowedSpark:
 def test_it_says_what_it_did_and_does_only_what_is_missing(
     foreign: Path, tmp_path: Path, lake_spark: Spark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.lake.spark.Spark", lambda _settings: BorrowedSpark(lake_spark))
+    monkeypatch.setattr("gateway.lake.spark.engine.Spark", lambda _settings: BorrowedSpark(lake_spark))
     monkeypatch.setattr(cli, "configure_logging", lambda _settings: None)
     environ = {"DELTAPORT_CATALOGS__LAKE__WAREHOUSE": str(tmp_path / "warehouse")}
 

@@ -1,0 +1,1 @@
+"""Row ids for tables that others made."""

@@ -1,0 +1,173 @@
+"""Alters a Delta table within Delta's own transaction, so that one commit holds the whole change.
+
+Delta's ALTER commands change one thing each; a column that is renamed takes keys
+and checks along, and a crash in between must not leave one without the other.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gateway.errors import ConstraintError, PreconditionError, RequestError
+from gateway.lake.ddl.alterations import EveryRow, NoDuplicates, NoNulls, Plan, Rewrite
+from gateway.lake.ddl.definitions import Definition
+from gateway.lake.spark.engine import quoted
+
+_NOTE = "spark.databricks.delta.commitInfo.userMetadata"
+_ANSI = "spark.sql.ansi.enabled"
+_TABLE_FEATURES_VERSION = 7
+_CLUSTERING = "clustering"
+_APPEND_ONLY = "delta.appendOnly"
+
+
+def forget_log(session: Any, uri: str) -> None:
+    """Delta keeps what it knows of a path; another table may be there now."""
+    path = session._jvm.org.apache.hadoop.fs.Path(uri)
+    session._jvm.org.apache.spark.sql.delta.DeltaLog.invalidateCache(session._jsparkSession, path)
+
+
+def run_alteration(
+    session: Any,
+    uri: str,
+    table: str,
+    rowid_column: str,
+    apply: Callable[[Definition], Plan],
+    note: str,
+    check_writer: Callable[[], None],
+) -> int | None:
+    """Look, edit, prove and commit as one: the version that was made; None, and no commit, where nothing changes.
+
+    `check_writer` raises where this process must not write; it is asked right before the commit.
+    """
+    jvm = session._jvm
+    # Delta's transaction takes its settings from the thread's session.
+    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
+    transaction = _delta_log(session, uri).startTransaction()
+    old = transaction.metadata()
+    definition = _read_definition(jvm, old, table, rowid_column)
+    plan = apply(definition)
+    if not plan.is_needed:
+        return None
+    features = _missing_features(jvm, transaction.protocol(), definition, plan)
+    files = list(transaction.snapshot().allFiles().collectAsList()) if plan.proofs or plan.rewrite else []
+    if files and plan.rewrite and definition.properties.get(_APPEND_ONLY, "false").lower() == "true":
+        raise PreconditionError(f"column '{plan.rewrite.column}' cannot change: table '{table}' is append-only")
+    if plan.proofs:
+        transaction.readWholeTable()  # rows that come meanwhile are not proven
+    if files:
+        _prove(session, uri, transaction.snapshot().version(), plan, table)
+    before = session.conf.get(_ANSI)
+    session.conf.set(_NOTE, note)
+    session.conf.set(_ANSI, "true")  # a value that does not fit is an error, not NULL
+    try:
+        rows = _rewritten(session, uri, transaction, files, plan.rewrite) if files and plan.rewrite else None
+        transaction.updateMetadata(_new_metadata(jvm, old, definition, features), False)
+        actions = [] if rows is None else _exchange_files(jvm, transaction, files, rows)
+        check_writer()
+        return int(transaction.commit(_seq(jvm, actions), _operation(jvm)))
+    finally:
+        session.conf.set(_ANSI, before)
+        session.conf.unset(_NOTE)
+
+
+def _read_definition(jvm: Any, metadata: Any, table: str, rowid_column: str) -> Definition:
+    as_java = jvm.scala.jdk.javaapi.CollectionConverters.asJava
+    return Definition(
+        table=table,
+        rowid_column=rowid_column,
+        fields=json.loads(metadata.schemaString())["fields"],
+        properties=dict(as_java(metadata.configuration())),
+        partition_columns=list(as_java(metadata.partitionColumns())),
+    )
+
+
+def _new_metadata(jvm: Any, old: Any, definition: Definition, features: Sequence[str]) -> Any:
+    properties = jvm.java.util.HashMap()
+    for key, value in definition.properties.items():
+        properties.put(key, value)
+    for feature in features:
+        properties.put(f"delta.feature.{feature}", "supported")
+    return jvm.org.apache.spark.sql.delta.actions.Metadata(
+        old.id(),
+        old.name(),
+        old.description(),
+        old.format(),
+        json.dumps({"type": "struct", "fields": definition.fields}),
+        _seq(jvm, definition.partition_columns),
+        jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(properties),
+        old.createdTime(),
+    )
+
+
+def _missing_features(jvm: Any, protocol: Any, definition: Definition, plan: Plan) -> list[str]:
+    """What has to be added to the table's protocol. Tables of the older kind are left as they are.
+
+    Whoever made such a table may not be able to use it after a change of its protocol.
+    """
+    names = set(jvm.scala.jdk.javaapi.CollectionConverters.asJava(protocol.writerFeatureNames()))
+    if plan.drops_column and _CLUSTERING in names:
+        raise PreconditionError(f"table '{definition.table}' is clustered: its columns cannot be dropped here")
+    missing = definition.needed_features() - names
+    if protocol.minWriterVersion() >= _TABLE_FEATURES_VERSION:
+        return sorted(missing)
+    beyond = missing - {"invariants", "checkConstraints"}  # these two it has, or Delta adds them in its own way
+    if beyond:
+        raise PreconditionError(
+            f"table '{definition.table}' is of an older kind, made by others: set delta.feature.{min(beyond)}"
+            " to supported first"
+        )
+    return []
+
+
+def _prove(session: Any, uri: str, version: int, plan: Plan, table: str) -> None:
+    from pyspark.sql import functions
+
+    rows = session.read.format("delta").option("versionAsOf", version).load(uri)
+    for proof in plan.proofs:
+        match proof:
+            case NoNulls(column):
+                if not rows.where(functions.col(quoted(column)).isNull()).limit(1).isEmpty():
+                    raise ConstraintError(f"column '{column}' of table '{table}' has NULLs")
+            case NoDuplicates(columns, kind):
+                keys = rows.select(*(quoted(name) for name in columns)).dropna()
+                if not keys.groupBy(*(quoted(name) for name in columns)).count().where("count > 1").isEmpty():
+                    shown = ", ".join(columns)
+                    raise ConstraintError(f"table '{table}' has rows with the same ({shown}): no {kind} constraint")
+            case EveryRow(condition, original):
+                if not rows.where(f"NOT ({condition})").limit(1).isEmpty():
+                    raise ConstraintError(f"table '{table}' has rows that break CHECK '{original[:80]}'")
+
+
+def _rewritten(session: Any, uri: str, transaction: Any, files: Sequence[Any], rewrite: Rewrite) -> Any:
+    """All rows with the column's new values, everything else as it is."""
+    from pyspark.sql import DataFrame, functions
+
+    if rewrite.expression is None:
+        raise RequestError(rewrite.refusal)
+    jvm, snapshot = session._jvm, transaction.snapshot()
+    transaction.readWholeTable()
+    read = _delta_log(session, uri).createDataFrame(snapshot, _seq(jvm, files), False, jvm.scala.Option.apply(None))
+    tracked = jvm.org.apache.spark.sql.delta.RowTracking.preserveRowTrackingColumns(read, snapshot)
+    rows = DataFrame(tracked, session)
+    return rows.withColumn(rewrite.column, functions.expr(rewrite.expression))
+
+
+def _exchange_files(jvm: Any, transaction: Any, files: Sequence[Any], rows: Any) -> list[Any]:
+    written = jvm.scala.jdk.javaapi.CollectionConverters.asJava(transaction.writeFiles(rows._jdf))
+    now = int(time.time() * 1000)
+    return [*(file.removeWithTimestamp(now, True) for file in files), *written]
+
+
+def _operation(jvm: Any) -> Any:
+    return getattr(getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$ManualUpdate$"), "MODULE$")
+
+
+def _delta_log(session: Any, uri: str) -> Any:
+    return session._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, uri)
+
+
+def _seq(jvm: Any, items: Sequence[Any]) -> Any:
+    return jvm.org.apache.spark.api.python.PythonUtils.toSeq(list(items))

@@ -1,0 +1,1 @@
+"""The client's filters in the words of the engines that read."""

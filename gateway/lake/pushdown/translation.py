@@ -1,0 +1,106 @@
+"""Pushdown: the client's conjuncts -> a predicate for the engine that reads.
+
+The client filters again, so a predicate may keep too many rows and never too few,
+and it must never make an engine raise. Each conjunct is turned into a condition
+(`rules`), and what is left of it into the engine's own words; a conjunct
+of which nothing is left, or which is too large for an engine, is dropped.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from pyspark.sql import Column
+
+from gateway.lake.pushdown.conditions import (
+    ALWAYS,
+    NEVER,
+    AllOf,
+    AnyOf,
+    Condition,
+    Leaf,
+    Size,
+    size_of,
+)
+from gateway.lake.pushdown.datafusion import DataFusion
+from gateway.lake.pushdown.operands import Binding, Bindings
+from gateway.lake.pushdown.rules import OutOfStepsError, Rules
+from gateway.lake.pushdown.spark import Spark
+from gateway.lake.pushdown.statistics import guarded
+from gateway.wire.filter_tree import Expression
+
+__all__ = ["Binding", "Bindings", "Engine", "Translation", "say_datafusion", "to_datafusion", "to_spark"]
+
+P = TypeVar("P")
+
+# One predicate. DataFusion's parser ends at 50 levels, and a chain of 5,000 ORs ends the
+# process with a stack overflow; Spark's code generator gives up at some hundred conditions.
+MOST = Size(leaves=128, values=20_000, nesting=20)
+
+
+class Engine(Protocol[P]):
+    """An engine's words: None from `leaf` where it has no word for it."""
+
+    @property
+    def false(self) -> P: ...
+
+    def leaf(self, leaf: Leaf) -> P | None: ...
+
+    def all(self, parts: Sequence[P]) -> P: ...
+
+    def any(self, parts: Sequence[P]) -> P: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Translation(Generic[P]):
+    """A predicate, None if there is nothing to say, and how many conjuncts are in it and how many are not."""
+
+    predicate: P | None
+    pushed: int
+    dropped: int
+
+
+def to_datafusion(conjuncts: Sequence[Expression], bindings: Bindings) -> Translation[str]:
+    """A condition in SQL for `deltalake.QueryBuilder`, over unqualified column names."""
+    return _translate(DataFusion(), conjuncts, bindings)
+
+
+def to_spark(conjuncts: Sequence[Expression], bindings: Bindings) -> Translation[Column]:
+    """A boolean column; needs a running Spark session, whose literals it makes."""
+    return _translate(Spark(), conjuncts, bindings)
+
+
+def say_datafusion(condition: Condition) -> str | None:
+    """A condition of the gateway's own, word for word; None where it says nothing."""
+    return _say(DataFusion(), condition)
+
+
+def _translate(engine: Engine[P], conjuncts: Sequence[Expression], bindings: Bindings) -> Translation[P]:
+    rules, room, parts = Rules(bindings), MOST, []
+    for conjunct in conjuncts:
+        try:
+            condition = guarded(rules.holds(conjunct, True))
+            size = size_of(condition)
+        except (OutOfStepsError, RecursionError):
+            continue
+        if size.leaves > room.leaves or size.values > room.values or size.nesting > room.nesting:
+            continue
+        part = _say(engine, condition)
+        if part is not None:
+            parts.append(part)
+            room = Size(room.leaves - size.leaves, room.values - size.values, room.nesting)
+    predicate = engine.all(parts) if parts else None
+    return Translation(predicate, pushed=len(parts), dropped=len(conjuncts) - len(parts))
+
+
+def _say(engine: Engine[P], condition: Condition) -> P | None:
+    """A condition in the engine's words; None, as ALWAYS, says nothing."""
+    if isinstance(condition, AllOf | AnyOf):
+        said = [_say(engine, child) for child in condition.children]
+        known = [part for part in said if part is not None]
+        if isinstance(condition, AllOf):
+            return engine.all(known) if known else None
+        return engine.any(known) if len(known) == len(said) else None
+    if condition is NEVER:
+        return engine.false
+    return None if condition is ALWAYS else engine.leaf(condition)

@@ -1,0 +1,147 @@
+"""From the columns an engine gives to the stream a client was told.
+
+The stream has every told column in its place with exactly its type, whatever
+was asked for: a stream of another shape crashes the client. Columns nobody
+asked for are null, made once per type and reused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gateway.catalog.capabilities import ScanRequest
+from gateway.errors import RequestError
+from gateway.lake.tables.schemas import Column, TableSchema, is_rowid, told_type
+from gateway.lake.tables.snapshots import LogSnapshot
+from gateway.lake.values.codec import decode
+from gateway.settings import ScanSettings
+
+_EXPANSION = 4  # how much larger rows are in memory than in files, about
+_NEGLIGIBLE = 64 << 10  # bytes in a batch that are not worth a copy
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """Which stored columns to read, and where each told column comes from (None: nulls)."""
+
+    shape: pa.Schema
+    reads: tuple[Column, ...]
+    sources: tuple[int | None, ...]
+
+
+def project(schema: TableSchema, request: ScanRequest) -> Projection:
+    reads: list[Column] = []
+    sources: list[int | None] = []
+    for field in request.shape:
+        column = _stored(schema, field) if field.name in request.columns else None
+        if column is None:
+            sources.append(None)
+        else:
+            sources.append(len(reads))
+            reads.append(column)
+    return Projection(request.shape, tuple(reads), tuple(sources))
+
+
+def _stored(schema: TableSchema, field: pa.Field) -> Column | None:
+    if is_rowid(field):
+        return schema.rowid
+    column = schema.column(field.name)
+    if column is None:
+        raise RequestError(f"column '{field.name}' no longer exists: the schema changed, attach again")
+    if not told_type(column).equals(field.type, check_metadata=True):
+        raise RequestError(f"column '{field.name}' changed its type: the schema changed, attach again")
+    return column
+
+
+class Widener:
+    """Makes full-width batches. For one stream, not shared between threads."""
+
+    def __init__(self, projection: Projection) -> None:
+        self._projection = projection
+        self._nulls: dict[pa.DataType, pa.Array] = {}
+
+    def widen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        reads = self._projection.reads
+        arrays = [
+            self._null(field.type, batch.num_rows)
+            if source is None
+            else decode(batch.column(source), reads[source].form, field.type)
+            for field, source in zip(self._projection.shape, self._projection.sources, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._projection.shape)
+
+    def _null(self, kind: pa.DataType, rows: int) -> pa.Array:
+        nulls = self._nulls.get(kind)
+        if nulls is None or len(nulls) < rows:
+            nulls = self._nulls[kind] = pa.nulls(rows, kind)
+        return nulls.slice(0, rows)
+
+
+def rows_per_batch(projection: Projection, snapshot: LogSnapshot, settings: ScanSettings) -> int:
+    """How many rows make a batch of about the wanted bytes, as far as types and the log can tell."""
+    width = sum(_type_bytes(field.type) for field in projection.shape)
+    if any(_is_boundless(column.type) for column in projection.reads):
+        width = max(width, _EXPANSION * snapshot.stored_row_bytes)
+    return max(1, min(settings.batch_rows, settings.batch_bytes // width))
+
+
+def _is_boundless(kind: pa.DataType) -> bool:
+    if kind.num_fields:
+        return pa.types.is_list(kind) or pa.types.is_map(kind) or any(_is_boundless(field.type) for field in kind)
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+
+
+def _type_bytes(kind: pa.DataType) -> int:
+    """What a value takes on the wire; nulls take their width too."""
+    if pa.types.is_fixed_size_list(kind):
+        return int(kind.list_size) * _type_bytes(kind.value_type)
+    if kind.num_fields:
+        return 8 + 4 * sum(_type_bytes(kind.field(index).type) for index in range(kind.num_fields))
+    try:
+        return max(1, int(kind.bit_width) // 8)
+    except ValueError:
+        return 40  # texts and blobs: a view and a guess at the content
+
+
+def pieces_of(batch: pa.RecordBatch, max_bytes: int) -> list[pa.RecordBatch]:
+    """A batch halved until no part is much larger than `max_bytes`; wide rows defy every guess made before."""
+    if batch.num_rows < 2 or _is_within(batch, 2 * max_bytes):
+        return [_compact(batch)]
+    half = batch.num_rows // 2
+    return [*pieces_of(batch.slice(0, half), max_bytes), *pieces_of(batch.slice(half), max_bytes)]
+
+
+def _is_within(batch: pa.RecordBatch, max_bytes: int) -> bool:
+    # The buffers have at least the bytes that are seen, and counting those costs more than all else here.
+    return batch.nbytes <= max_bytes or sum(_content_bytes(column) for column in batch.columns) <= max_bytes
+
+
+def _compact(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Views keep whole pages of texts alive, and on the wire all of them travel, for a single row too."""
+    if not any(_is_mostly_unseen(column) for column in batch.columns):
+        return batch
+    columns = [
+        column.cast(pa.large_string()).cast(column.type) if _is_mostly_unseen(column) else column
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+def _is_mostly_unseen(array: pa.Array) -> bool:
+    if not pa.types.is_string_view(array.type) or array.nbytes <= 2 * 16 * len(array) + _NEGLIGIBLE:
+        return False  # a view alone takes 16 bytes, so at least half of this is seen
+    return bool(array.nbytes > 2 * _content_bytes(array) + _NEGLIGIBLE)
+
+
+def _content_bytes(array: pa.Array) -> int:
+    """The bytes that a reader of this array sees, which for views are fewer than the buffers have."""
+    if not pa.types.is_string_view(array.type) or len(array) == 0:
+        return int(array.nbytes)
+    # A view is four numbers of 32 bits, the first of them the text's length.
+    numbers = pa.Array.from_buffers(pa.int32(), 4 * (array.offset + len(array)), [None, array.buffers()[1]])
+    lengths = pc.list_element(pa.FixedSizeListArray.from_arrays(numbers, 4).slice(array.offset), 0)
+    seen = pc.sum(pc.if_else(array.is_valid(), lengths, 0)).as_py()
+    return 16 * len(array) + int(seen)

@@ -1,0 +1,184 @@
+"""Reading a snapshot: route, filter, pieces, and the stream of full-width batches.
+
+Two routes, one result. Whatever the route, a stream holds a bounded amount of
+memory, gives exactly the told shape, and can be closed from another thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import structlog
+
+from gateway.catalog.capabilities import BatchStream, Chunk, ScanReport, ScanRequest
+from gateway.errors import CancelledError, GatewayError, InternalError
+from gateway.lake.pushdown.datafusion import DataFusion, quote_identifier
+from gateway.lake.pushdown.translation import Binding, Bindings, to_datafusion
+from gateway.lake.reading.projection import Projection, Widener, pieces_of, project, rows_per_batch
+from gateway.lake.reading.pruning import surviving_files
+from gateway.lake.reading.routes import Routes
+from gateway.lake.reading.slices import cut, slice_predicate
+from gateway.lake.reading.spark_reader import SparkStream
+from gateway.lake.spark.engine import Spark
+from gateway.lake.tables.schemas import ROWID, TableSchema, is_rowid
+from gateway.lake.tables.snapshots import BATCH_ROWS, TABLE, LogSnapshot
+from gateway.settings import ScanSettings
+from gateway.wire.filters import columns_of
+from gateway.wire.tickets import Slice
+
+log = structlog.get_logger(__name__)
+
+
+class Readers:
+    """Opens scans by the route that fits. Thread-safe."""
+
+    def __init__(self, settings: ScanSettings, spark: Spark) -> None:
+        self._settings = settings
+        self._spark = spark
+        self._routes = Routes(settings)
+
+    def slices(self, snapshot: LogSnapshot, request: ScanRequest) -> list[Slice | None]:
+        if snapshot.size.files == 0:
+            return []
+        if snapshot.size.bytes <= self._settings.endpoint_bytes:
+            return [None]
+        files = surviving_files(snapshot, request.conjuncts, bindings_of(snapshot.schema, request.shape))
+        return cut(snapshot, files, None, self._settings.endpoint_bytes, self._settings.max_endpoints)
+
+    def open(self, snapshot: LogSnapshot, request: ScanRequest, report: ScanReport) -> BatchStream:
+        projection = project(snapshot.schema, request)
+        bindings = bindings_of(snapshot.schema, request.shape)
+        filtered = [c for c in snapshot.schema.columns if c.name in columns_of(request.conjuncts)]
+        route = self._routes.choose(snapshot, [*projection.reads, *filtered])
+        files = surviving_files(snapshot, request.conjuncts, bindings)
+        report.route, report.route_reason = route.engine, route.reason
+        report.files_total = snapshot.size.files
+        report.files_pruned = snapshot.size.files - len(files)
+        if route.engine == "spark":
+            return SparkStream(self._spark, snapshot, projection, request, bindings, self._settings, report)
+        pieces = cut(snapshot, files, request.slice, self._settings.piece_bytes, at_most=10_000)
+        query = _direct_query(request, projection, bindings, report)
+        return DirectStream(snapshot, projection, query, pieces, self._settings, report)
+
+
+def bindings_of(schema: TableSchema, shape: pa.Schema) -> Bindings:
+    """The client's column names, as filters use them, to the stored columns."""
+    bound = {column.name: Binding(column.name, column.type, form=column.form) for column in schema.columns}
+    named_rowid = next((field.name for field in shape if is_rowid(field)), None)
+    # Filters always call it rowid; where a column has that name too, nobody can tell which one is meant.
+    if named_rowid == ROWID and schema.rowid is not None:
+        bound[ROWID] = Binding(schema.rowid.name, schema.rowid.type)
+    elif named_rowid != ROWID:
+        bound.pop(ROWID, None)
+    return Bindings(bound)
+
+
+@dataclass(frozen=True, slots=True)
+class _Query:
+    select: str
+    predicate: str | None
+
+    def sql(self, piece: str | None) -> str:
+        conditions = [condition for condition in (self.predicate, piece) if condition is not None]
+        where = f" WHERE {' AND '.join(f'({condition})' for condition in conditions)}" if conditions else ""
+        return f"{self.select}{where}"
+
+
+def _direct_query(request: ScanRequest, projection: Projection, bindings: Bindings, report: ScanReport) -> _Query:
+    translation = to_datafusion(request.conjuncts, bindings)
+    report.filters_pushed, report.filters_dropped = translation.pushed, translation.dropped
+    # With nothing to read the engine still counts rows, from the files' footers alone.
+    columns = ", ".join(quote_identifier(column.name) for column in projection.reads) or "1"
+    return _Query(f"SELECT {columns} FROM {TABLE}", translation.predicate)  # noqa: S608 - quoted names
+
+
+class DirectStream:
+    """A scan by the native reader. `_reader` is dropped by `close`, which ends its work at once."""
+
+    def __init__(
+        self,
+        snapshot: LogSnapshot,
+        projection: Projection,
+        query: _Query,
+        pieces: list[Slice | None],
+        settings: ScanSettings,
+        report: ScanReport,
+    ) -> None:
+        self.report = report
+        self._snapshot = snapshot
+        self._projection = projection
+        self._query = query
+        self._pieces = pieces
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._reader: pa.RecordBatchReader | None = None
+        self._closed = False
+
+    def __iter__(self) -> Iterator[Chunk]:
+        widener = Widener(self._projection)
+        seen, total = 0, self._snapshot.size.rows or 0
+        for index, piece in enumerate(self._pieces):
+            # Between pieces a cancelled scan ends, even one that finds no rows to hand over.
+            self._start(self._query.sql(slice_predicate(DataFusion(), piece, self._snapshot.schema)))
+            while (batch := self._next()) is not None:
+                seen += batch.num_rows
+                progress = min(1.0, max(index / len(self._pieces), seen / total if total else 0.0))
+                for part in pieces_of(widener.widen(batch), self._settings.batch_bytes):
+                    yield Chunk(part, progress)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._reader = None
+
+    def _start(self, sql: str) -> None:
+        if self._closed:
+            raise CancelledError("the scan was cancelled")
+        with self._explained():
+            reader = self._snapshot.query(sql, self._batch_rows())
+        with self._lock:
+            if self._closed:
+                raise CancelledError("the scan was cancelled")
+            self._reader = reader
+
+    def _next(self) -> pa.RecordBatch | None:
+        while True:
+            reader = self._reader  # held only while it reads: `close` drops the other reference
+            if reader is None:
+                raise CancelledError("the scan was cancelled")
+            with self._explained():
+                try:
+                    batch = reader.read_next_batch()
+                except StopIteration:
+                    return None
+            if batch.num_rows:
+                return batch
+
+    def _batch_rows(self) -> int:
+        wanted = rows_per_batch(self._projection, self._snapshot, self._settings)
+        return next((rows for rows in BATCH_ROWS if rows <= wanted), BATCH_ROWS[-1])
+
+    def _explained(self) -> _Explained:
+        return _Explained(self._snapshot)
+
+
+class _Explained:
+    """The engine's errors in our words; what it said itself, with its paths, goes to the log only."""
+
+    def __init__(self, snapshot: LogSnapshot) -> None:
+        self._snapshot = snapshot
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is None or isinstance(error, GatewayError | StopIteration | GeneratorExit | KeyboardInterrupt):
+            return
+        self._snapshot.check_in_place()
+        table, version, text = self._snapshot.table, self._snapshot.version, str(error).lower()
+        if "not found" in text or "no such file" in text:
+            raise InternalError(f"table '{table}': a data file of version {version} is missing") from error
+        raise InternalError(f"table '{table}': version {version} cannot be read") from error

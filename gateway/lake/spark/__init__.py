@@ -1,0 +1,1 @@
+"""Spark itself: its JVM, its jars, its sessions."""

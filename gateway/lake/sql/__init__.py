@@ -1,0 +1,1 @@
+"""DuckDB's expressions in Spark SQL: checks and defaults."""

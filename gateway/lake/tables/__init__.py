@@ -1,0 +1,1 @@
+"""Delta tables where they lie: files, logs, versions and schemas."""

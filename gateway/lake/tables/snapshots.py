@@ -1,0 +1,285 @@
+"""A table at a version: what the Delta log says of it, and a handle to read it with.
+
+Snapshots are immutable and shared between threads. The newest one is kept per
+table and brought up to date before use by looking at two files of the log;
+older ones are loaded when asked for and kept for a while.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from gateway.catalog.capabilities import Size
+from gateway.errors import GatewayError, InternalError, NotFoundError, UnsupportedError
+from gateway.lake.tables.history import available_versions, commit_file
+from gateway.lake.tables.schemas import Column, TableSchema, read_schema
+from gateway.lake.tables.storage import Folder, Stamp
+
+LOG = "_delta_log"
+_KEPT_SNAPSHOTS = 8
+# Rows per batch are fixed when a table is registered with the engine, so a snapshot is
+# registered once per size, when a scan first needs that size by its row width.
+BATCH_ROWS = (131_072, 65_536, 32_768, 16_384, 2_048, 256, 32)
+MARK_APPLICATION = "deltaport.rowid"  # the `txn` action that keeps a table's highest row id
+# How the log reader begins when it read everything and knows that it must not go on.
+_REFUSAL = re.compile(r"(?:[A-Za-z ]+: )*Unsupported\b")
+# Runs a function with a handle at the snapshot's own version.
+UseTable = Callable[[Callable[[DeltaTable], Any]], Any]
+TABLE = "t"  # the name a snapshot has in the engine's SQL
+
+
+@dataclass(frozen=True, eq=False)
+class LogSnapshot:
+    """What the log says of a table at one version. Compared by identity."""
+
+    table: str
+    uri: str
+    version: int
+    table_id: str
+    schema: TableSchema
+    partition_columns: tuple[str, ...]
+    configuration: dict[str, str]
+    reader_features: frozenset[str]
+    comment: str
+    files: pa.Table = field(repr=False)
+    _using: UseTable = field(repr=False)
+    _is_retired: Callable[[], bool] = field(repr=False)
+    _builders: dict[int, QueryBuilder] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def size(self) -> Size:
+        # Rows deleted through deletion vectors are counted: an upper bound, which is what planners need.
+        known = self.files.column("num_records")
+        rows = None if known.null_count else sum(known.to_pylist())
+        return Size(rows, sum(self.files.column("size_bytes").to_pylist()), self.files.num_rows)
+
+    @cached_property
+    def rowid_mark(self) -> int:
+        """The highest row id that the log says was ever given; -1 where it says nothing."""
+        mark = self._using(lambda table: table.transaction_version(MARK_APPLICATION))
+        return -1 if mark is None else int(mark)
+
+    @cached_property
+    def stored_row_bytes(self) -> int:
+        """What a row takes in the file with the widest rows; 0 where the log does not say."""
+        sizes, rows = (self.files.column(name).to_pylist() for name in ("size_bytes", "num_records"))
+        return max((size // count for size, count in zip(sizes, rows, strict=True) if count), default=0)
+
+    def file_values(self, column: Column, kind: str) -> pa.ChunkedArray | None:
+        """Each file's `min`, `max` or `null_count` of a column, None if not kept; a partition's value is both."""
+        partition = column.name in self.partition_columns and kind != "null_count"
+        group, name = ("partition", column.name) if partition else (kind, column.physical_name)
+        if group not in self.files.column_names:
+            return None
+        struct = self.files.column(group)
+        if struct.type.get_field_index(name) < 0:
+            return None
+        chunks = [pc.struct_field(chunk, name) for chunk in struct.chunks]
+        return pa.chunked_array(chunks, struct.type.field(name).type)
+
+    @cached_property
+    def is_directly_readable(self) -> bool:
+        """Whether the direct reader takes this table, whose features it may refuse."""
+        try:
+            self._builder(BATCH_ROWS[0])
+        except DeltaError:
+            return False
+        return True
+
+    def check_in_place(self) -> None:
+        """Raise where the table was dropped or renamed meanwhile: its files are elsewhere, perhaps others there."""
+        if self._is_retired():
+            raise NotFoundError(f"table '{self.table}' was dropped or renamed while it was read")
+
+    def query(self, sql: str, batch_rows: int) -> pa.RecordBatchReader:
+        """Start a query of the direct reader.
+
+        Read through the C stream only: iterating deltalake's own reader keeps
+        the GIL for as long as a batch takes, and every other call waits.
+        """
+        if not self.is_directly_readable:
+            raise UnsupportedError(f"table '{self.table}' uses a Delta feature that only Spark can read here")
+        return pa.RecordBatchReader.from_stream(self._builder(batch_rows).execute(sql))
+
+    def _builder(self, batch_rows: int) -> QueryBuilder:
+        """Two threads may both register; either result serves."""
+        if (known := self._builders.get(batch_rows)) is None:
+            known = self._builders[batch_rows] = self._using(partial(_register, batch_rows=batch_rows))
+        return known
+
+
+class Snapshots:
+    """The snapshots of one table. Thread-safe: one lock guards the head and the kept ones."""
+
+    def __init__(self, table: str, folder: Folder, rowid_column: str) -> None:
+        self._table = table
+        self._folder = folder
+        self._log = folder.child(LOG)
+        self._rowid_column = rowid_column
+        self._lock = threading.Lock()
+        self._head: DeltaTable | None = None
+        self._head_stamp: Stamp | None = None
+        self._life = 0  # counts how often the table was found made anew
+        self._kept: OrderedDict[int, LogSnapshot] = OrderedDict()
+        self._is_closed = False
+
+    def close(self) -> None:
+        """The table was dropped or has another name: whatever is in its place from now on is another one."""
+        with self._lock:
+            self._is_closed = True
+            self._life += 1
+            self._kept.clear()
+
+    def current(self) -> LogSnapshot:
+        """The newest version, as of now."""
+        with self._lock, _log_errors(self._table):
+            head = self._newest()
+            return self._keep(head.version(), head)
+
+    def at(self, version: int) -> LogSnapshot:
+        """One version, out of the kept ones or out of the log; NotFoundError says which versions exist."""
+        with self._lock, _log_errors(self._table):
+            # The head is looked at first: what is kept of a table goes when the table is made anew.
+            head, life = self._newest(), self._life
+            newest = head.version()
+            if version == newest or version in self._kept:
+                return self._keep(version, head)
+        if version > newest:
+            raise self._no_version(version)
+        # Loaded outside the lock: an old version may take a while, and others read the head meanwhile.
+        table = self._load(version)
+        with self._lock, _log_errors(self._table):
+            if life == self._life:
+                return self._keep(version, table)
+        return self.at(version)
+
+    def _load(self, version: int) -> DeltaTable:
+        try:
+            with _log_errors(self._table):
+                return DeltaTable(self._folder.uri, version=version)
+        except (NotFoundError, InternalError) as error:
+            first, last = self._available()
+            if first <= version <= last:
+                raise InternalError(f"table '{self._table}': version {version} cannot be read from its log") from error
+            raise self._no_version(version) from error
+
+    def _newest(self) -> DeltaTable:
+        if self._is_closed:
+            raise NotFoundError(f"table '{self._table}' was dropped or renamed; attach again")
+        if self._head is None or not self._is_up_to_date(self._head.version()):
+            return self._catch_up()
+        return self._head
+
+    def _is_up_to_date(self, version: int) -> bool:
+        # The head is the newest if the next commit does not exist. That its own commit is the same
+        # file as before tells a table that was dropped and made anew from one that stands still.
+        own, following = self._log.stamps([commit_file(version), commit_file(version + 1)])
+        return own is not None and own == self._head_stamp and following is None
+
+    def _catch_up(self) -> DeltaTable:
+        if self._head is not None and self._head_stamp is not None:
+            own = commit_file(self._head.version())
+            if self._log.stamps([own]) == [self._head_stamp]:
+                self._head.update_incremental()
+                before, after = self._log.stamps([own, commit_file(self._head.version())])
+                if before == self._head_stamp:  # still the same table
+                    self._head_stamp = after
+                    return self._head
+        self._kept.clear()
+        self._life += 1
+        # Listed before it is loaded: a table made anew in between has other stamps, and the next look finds out.
+        files = self._log.files()
+        self._head = DeltaTable(self._folder.uri)
+        self._head_stamp = files.get(commit_file(self._head.version()))
+        return self._head
+
+    def _keep(self, version: int, table: DeltaTable) -> LogSnapshot:
+        snapshot = self._kept.get(version)
+        if snapshot is None:
+            # The head moves on, so what is asked of it later has to make sure of its version.
+            using: UseTable = (
+                partial(self._use_at, version, self._life) if table is self._head else lambda use: use(table)
+            )
+            snapshot = self._kept[version] = _read(
+                self._table, self._folder.uri, table, self._rowid_column, using, lambda: self._is_closed
+            )
+        self._kept.move_to_end(version)
+        while len(self._kept) > _KEPT_SNAPSHOTS:
+            self._kept.popitem(last=False)
+        return snapshot
+
+    def _use_at(self, version: int, life: int, use: Callable[[DeltaTable], Any]) -> Any:
+        """Run something with a handle at a version that was the head; under the lock, which keeps the head there."""
+        with self._lock:
+            if self._is_closed:
+                raise NotFoundError(f"table '{self._table}' was dropped or renamed; attach again")
+            if self._life != life:
+                raise NotFoundError(f"table '{self._table}' was replaced by another one; run the statement again")
+            if self._head is not None and self._head.version() == version:
+                return use(self._head)
+        return use(self._load(version))
+
+    def _available(self) -> tuple[int, int]:
+        try:
+            return available_versions(self._log)
+        except NotFoundError as error:
+            raise NotFoundError(f"table '{self._table}' not found") from error
+
+    def _no_version(self, version: int) -> NotFoundError:
+        first, last = self._available()
+        return NotFoundError(f"table '{self._table}' has no version {version}; it has {first} to {last}")
+
+
+def _read(
+    name: str, uri: str, table: DeltaTable, rowid_column: str, using: UseTable, is_retired: Callable[[], bool]
+) -> LogSnapshot:
+    metadata = table.metadata()
+    return LogSnapshot(
+        table=name,
+        uri=uri,
+        version=table.version(),
+        table_id=str(metadata.id),
+        schema=read_schema(table.schema().to_json(), metadata.configuration, rowid_column),
+        partition_columns=tuple(metadata.partition_columns),
+        configuration=dict(metadata.configuration),
+        reader_features=frozenset(str(feature) for feature in table.protocol().reader_features or ()),
+        comment=metadata.description or "",
+        files=pa.table(table.get_add_actions()),
+        _using=using,
+        _is_retired=is_retired,
+    )
+
+
+def _register(table: DeltaTable, batch_rows: int) -> QueryBuilder:
+    """What is registered stays at the version that the table has now."""
+    return QueryBuilder({"datafusion.execution.batch_size": str(batch_rows)}).register(TABLE, table)
+
+
+@contextlib.contextmanager
+def _log_errors(table: str) -> Iterator[None]:
+    """The log reader's errors as ours: a missing log is NotFound, an unreadable one is told in our own words."""
+    try:
+        yield
+    except GatewayError:
+        raise
+    except TableNotFoundError as error:
+        raise NotFoundError(f"table '{table}' not found") from error
+    except BaseException as error:
+        # deltalake's runtime panics are BaseExceptions of a class of their own.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        if _REFUSAL.match(str(error)):
+            raise UnsupportedError(f"table '{table}' uses a Delta feature that cannot be read here") from error
+        raise InternalError(f"table '{table}': its Delta log cannot be read") from error

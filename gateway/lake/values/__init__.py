@@ -1,0 +1,1 @@
+"""Types and values: what clients send and see, and what Delta stores of it."""

@@ -1,0 +1,241 @@
+"""From statements that wait to one change set, as of one head of the table.
+
+Each statement is judged by itself: what is wrong with one is told to that one,
+and the others go on without it. Nothing is written here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gateway.catalog.changes import Operation
+from gateway.errors import GatewayError, NotFoundError, PreconditionError, RequestError
+from gateway.lake.reading.lookups import distinct, rows_by_id
+from gateway.lake.tables.id_sets import IdSet, Range, joined
+from gateway.lake.tables.snapshots import LogSnapshot
+from gateway.lake.writing.change_sets import (
+    OPERATION,
+    ChangeSet,
+    code_column,
+    last_of_each,
+    together,
+)
+from gateway.lake.writing.conflicts import Conflicts
+from gateway.lake.writing.keys import KeyChange, Verdict, judge_keys
+from gateway.lake.writing.pending import Committed, Pending, Work
+from gateway.lake.writing.rowids import highest_row_id
+from gateway.lake.writing.uploads import ROWID_FIELD
+
+_MOST_ROW_IDS = 1 << 63
+
+
+@dataclass(slots=True)
+class Prepared:
+    """`settled` is what needs no commit: it failed or changes nothing. What is in neither waits."""
+
+    members: dict[Work, Committed] = field(default_factory=dict)  # their versions are still to come
+    settled: dict[Work, Committed | GatewayError] = field(default_factory=dict)
+    change: ChangeSet | None = None
+
+
+def prepare(head: LogSnapshot, group: Sequence[Pending], conflicts: Conflicts) -> Prepared:
+    """Raises what cannot be laid at one statement's door."""
+    if len(group) == 1 and group[0].rows.is_spooled:
+        return _prepare_spooled(head, group[0], conflicts)
+    prepared = Prepared()
+    parts = _Parts(head, conflicts)
+    for pending in group:
+        try:
+            _check_schema(head, pending)
+        except GatewayError as error:
+            prepared.settled[pending] = error
+    parts.look_up([pending for pending in group if pending not in prepared.settled])
+    tables: dict[Pending, pa.Table] = {}
+    for pending in group:
+        if pending not in prepared.settled:
+            try:
+                tables[pending] = parts.rows_of(pending)
+            except GatewayError as error:
+                prepared.settled[pending] = error
+            else:
+                if tables[pending].num_rows == 0:
+                    prepared.settled[pending] = Committed(0, None)
+                    del tables[pending]
+    _judge_keys(head, tables, prepared)
+    if tables:
+        _assemble(head, tables, prepared)
+    return prepared
+
+
+class _Parts:
+    """The rows of each statement of a group; what the table has of them is looked up once for all."""
+
+    def __init__(self, head: LogSnapshot, conflicts: Conflicts) -> None:
+        self._head = head
+        self._conflicts = conflicts
+        self._known = pa.array([], pa.int64())  # the row ids that are there
+
+    def look_up(self, group: Sequence[Pending]) -> None:
+        changing = [pending for pending in group if pending.operation is not Operation.INSERT]
+        if changing:
+            wanted = pa.chunked_array(
+                [chunk for pending in changing for chunk in pending.rows.table().column(ROWID_FIELD).chunks],
+                pa.int64(),
+            )
+            self._known = rows_by_id(self._head, wanted, ()).column(0).combine_chunks()
+
+    def rows_of(self, pending: Pending) -> pa.Table:
+        """What the statement writes into rows that are there; raises where it must not."""
+        rows = pending.rows.table()
+        if pending.operation is Operation.INSERT:
+            return rows.append_column(OPERATION, code_column(Operation.INSERT, rows.num_rows))
+        rows = last_of_each(rows)
+        self._conflicts.check(self._head, pending.context, rows.column(ROWID_FIELD).to_pylist())
+        is_known = pc.is_in(rows.column(ROWID_FIELD), self._known)
+        if pending.options.strict:
+            _refuse_unknown(rows.column(ROWID_FIELD).filter(pc.invert(is_known)))
+        rows = rows.filter(is_known)
+        return rows.append_column(OPERATION, code_column(pending.operation, rows.num_rows))
+
+
+def _refuse_unknown(row_ids: pa.ChunkedArray) -> None:
+    if len(row_ids):
+        raise NotFoundError(f"row_id {row_ids[0]} not found in table")
+
+
+def _judge_keys(head: LogSnapshot, tables: dict[Pending, pa.Table], prepared: Prepared) -> None:
+    order = list(tables)
+    changes = [
+        KeyChange(place, pending.operation, tables[pending], pending.plan.names) for place, pending in enumerate(order)
+    ]
+    for place, verdict in judge_keys(head, changes).items():
+        del tables[order[place]]
+        if verdict is not Verdict.LATER:
+            assert isinstance(verdict, GatewayError)
+            prepared.settled[order[place]] = verdict
+
+
+def _assemble(head: LogSnapshot, tables: dict[Pending, pa.Table], prepared: Prepared) -> None:
+    """Give ids to new rows and put all rows into one change set."""
+    highest = -1 if head.schema.rowid is None else highest_row_id(head)
+    next_id = highest + 1
+    named: list[Range] = []
+    parts = []
+    for pending, rows in tables.items():
+        if pending.operation is not Operation.INSERT:
+            ids = IdSet.of(rows.column(ROWID_FIELD).to_pylist())
+            named.extend(ids.ranges)
+            parts.append(rows)
+        elif head.schema.rowid is None:
+            ids = IdSet()
+            parts.append(rows)
+        else:
+            ids = _new_ids(head, next_id, rows.num_rows)
+            parts.append(rows.append_column(ROWID_FIELD, pa.arange(next_id, next_id + rows.num_rows)))
+            next_id += rows.num_rows
+        prepared.members[pending] = Committed(rows.num_rows, None, ids)
+    operations = frozenset(pending.operation for pending in tables)
+    whole = together(parts, head.schema)
+    prepared.change = ChangeSet(
+        whole.drop_columns(OPERATION) if len(operations) == 1 else whole,
+        operations,
+        inserted=_columns(tables, Operation.INSERT),
+        updated=_columns(tables, Operation.UPDATE),
+        named=joined(named),
+        first_new=highest + 1 if next_id > highest + 1 else None,
+        mark=mark_of(head, highest, next_id - 1),
+    )
+
+
+def _columns(group: dict[Pending, pa.Table], operation: Operation) -> tuple[str, ...]:
+    """All statements of one kind in a group set the same columns."""
+    return next((pending.plan.names for pending in group if pending.operation is operation), ())
+
+
+def _new_ids(head: LogSnapshot, first: int, count: int) -> IdSet:
+    if first + count > _MOST_ROW_IDS:
+        raise PreconditionError(f"table '{head.table}' has no row ids left: one of its rows has the highest")
+    return IdSet.span(first, count)
+
+
+def mark_of(head: LogSnapshot, highest: int, given: int) -> int | None:
+    """What the log has to remember; a `txn` action that does not grow would make Delta skip the MERGE.
+
+    A row that goes may hold the highest id, and then only the log remembers that it was given.
+    """
+    mark = max(highest, given)
+    return mark if head.schema.rowid is not None and mark > head.rowid_mark else None
+
+
+def _prepare_spooled(head: LogSnapshot, pending: Pending, conflicts: Conflicts) -> Prepared:
+    prepared = Prepared()
+    try:
+        _check_schema(head, pending)
+        if pending.operation is Operation.INSERT:
+            _prepare_spooled_insert(head, pending, prepared)
+        else:
+            _prepare_spooled_change(head, pending, conflicts, prepared)
+    except GatewayError as error:
+        prepared.settled[pending] = error
+    return prepared
+
+
+def _prepare_spooled_insert(head: LogSnapshot, pending: Pending, prepared: Prepared) -> None:
+    rows, first, ids = pending.rows, None, IdSet()
+    highest = -1
+    if head.schema.rowid is not None:
+        highest = highest_row_id(head)
+        first = highest + 1
+        ids = _new_ids(head, first, rows.rows)
+    prepared.members[pending] = Committed(rows.rows, None, ids)
+    prepared.change = ChangeSet(
+        rows,
+        frozenset([Operation.INSERT]),
+        inserted=pending.plan.names,
+        first_new=first,
+        mark=mark_of(head, highest, highest + rows.rows),
+    )
+
+
+def _prepare_spooled_change(head: LogSnapshot, pending: Pending, conflicts: Conflicts, prepared: Prepared) -> None:
+    ranges: list[Range] = []
+    affected = 0
+    for piece in pending.rows.pieces([ROWID_FIELD]):
+        row_ids = piece.column(ROWID_FIELD)
+        conflicts.check(head, pending.context, distinct(row_ids).to_pylist())
+        known = distinct(rows_by_id(head, row_ids, ()).column(0))
+        unknown = row_ids.filter(pc.invert(pc.is_in(row_ids, known)))
+        if pending.options.strict:
+            _refuse_unknown(unknown)
+        affected += len(known)
+        if len(known):
+            ranges.append((known[0].as_py(), known[-1].as_py()))
+    if not affected:
+        prepared.settled[pending] = Committed(0, None)
+        return
+    # Ids that come in two pieces are counted twice here; the MERGE counts them once.
+    prepared.members[pending] = Committed(affected, None, IdSet(tuple(joined(ranges)), is_exact=False))
+    highest = highest_row_id(head)
+    prepared.change = ChangeSet(
+        pending.rows,
+        frozenset([pending.operation]),
+        updated=pending.plan.names,
+        named=joined(ranges),
+        mark=mark_of(head, highest, highest),
+    )
+
+
+def _check_schema(head: LogSnapshot, pending: Pending) -> None:
+    """The table may have changed since the upload was planned; its rows are of the old types."""
+    for _, column in pending.plan.columns:
+        now = head.schema.column(column.name)
+        if now is None or now.type != column.type:
+            raise RequestError(f"column '{column.name}' changed during the upload: the schema changed, attach again")
+    if pending.operation is Operation.INSERT:
+        for column in head.schema.columns:
+            if column.name not in pending.plan.names and not column.nullable:
+                raise RequestError(f"column '{column.name}' is new and takes no NULL: the schema changed, attach again")

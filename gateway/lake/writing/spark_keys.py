@@ -1,0 +1,62 @@
+"""Keys of rows that are not in memory, of large uploads and of undos: Spark joins them with the table at the head."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.catalog.changes import Operation
+from gateway.lake.spark.engine import quoted
+from gateway.lake.tables.snapshots import LogSnapshot
+from gateway.lake.writing.change_sets import CODES, OPERATION, ChangeSet
+from gateway.lake.writing.keys import Key, keys_of, null_in, violation
+from gateway.lake.writing.merge import source_of
+from gateway.lake.writing.uploads import ROWID_FIELD
+
+_COUNT = "_deltaport_count"
+
+
+def check_keys_with_spark(session: Any, snapshot: LogSnapshot, change: ChangeSet) -> None:
+    """Raise a ConstraintError where a key would be there twice after the change."""
+    if change.operations == {Operation.DELETE}:
+        return
+    for key in keys_of(snapshot):
+        if set(key.names) & set(change.inserted or change.updated):
+            _check_with_spark(session, snapshot, key, change)
+
+
+def _check_with_spark(session: Any, snapshot: LogSnapshot, key: Key, change: ChangeSet) -> None:
+    from pyspark.sql import functions
+
+    table = session.read.format("delta").option("versionAsOf", snapshot.version).load(snapshot.uri)
+    new = source_of(session, table, snapshot, change)
+    rowid = functions.lit(None) if snapshot.schema.rowid is None else functions.col(quoted(snapshot.schema.rowid.name))
+    table = table.select(*(functions.col(quoted(name)) for name in key.names), rowid.cast("long").alias(ROWID_FIELD))
+    if change.named:
+        set_here = [functions.col(quoted(name)) for name in key.names if name in change.updated]
+        others = [functions.col(quoted(name)) for name in key.names if name not in change.updated]
+        changed = new.select(ROWID_FIELD)
+        if Operation.DELETE in change.operations:
+            new = new.where(functions.col(OPERATION) != functions.lit(CODES[Operation.DELETE]))
+        if others:
+            new = new.select(*set_here, ROWID_FIELD).join(table.select(*others, ROWID_FIELD), ROWID_FIELD)
+        table = table.join(changed, ROWID_FIELD, "left_anti")
+    columns = [functions.col(quoted(name)) for name in key.names]
+    new = new.select(*columns)
+    for column, value in zip(key.columns, columns, strict=True):
+        if key.is_primary and column.nullable and new.where(value.isNull()).take(1):
+            raise null_in(column)
+        new = new.where(value.isNotNull())  # a key with a NULL in it is like no other
+    counted = new.groupBy(*columns).agg(functions.count(functions.lit(1)).alias(_COUNT))
+    twice = counted.where(functions.col(_COUNT) > 1)
+    if found := twice.take(1) or _join(new, table, key).take(1):
+        raise violation(key, found[0].asDict())
+
+
+def _join(new: Any, table: Any, key: Key) -> Any:
+    from pyspark.sql import functions
+
+    new, table = new.alias("new"), table.alias("stored")
+    condition = functions.lit(True)
+    for name in key.names:
+        condition &= functions.col(f"new.{quoted(name)}") == functions.col(f"stored.{quoted(name)}")
+    return new.join(table, condition, "left_semi")

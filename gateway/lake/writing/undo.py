@@ -1,0 +1,235 @@
+"""Undo: what a transaction wrote into a table, taken back as one more change of it.
+
+Rows that the transaction inserted are deleted, rows that it updated get their
+old values back, rows that it deleted are inserted again under their ids. That
+works inside commits shared with others and touches nobody else's rows; where
+somebody changed one of the rows since, nothing is undone. Which rows they were
+is read from the notes in the log, and for statements too large to be noted by
+comparing the versions before and after them.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.catalog.changes import Operation
+from gateway.errors import ConflictError, PreconditionError
+from gateway.lake.spark.columns import comparable, differs, lies_in
+from gateway.lake.spark.engine import quoted
+from gateway.lake.tables.history import changes_metadata
+from gateway.lake.tables.id_sets import IdSet, Range, joined
+from gateway.lake.tables.schemas import TableSchema
+from gateway.lake.tables.snapshots import LogSnapshot
+from gateway.lake.tables.storage import Folder
+from gateway.lake.writing.change_sets import CODES, OPERATION, ChangeSet, Span
+from gateway.lake.writing.commits import StatementNote, noted_commits
+from gateway.lake.writing.pending import Committed, Undoing
+from gateway.lake.writing.preparation import Prepared, mark_of
+from gateway.lake.writing.rowids import highest_row_id
+from gateway.lake.writing.uploads import ROWID_FIELD
+
+_COLLECTED_IDS = 1_000_000
+_WAS_THERE, _IS_THERE, _STILL_THERE = "was_there", "is_there", "still_there"  # columns of Spark's, beside a0, b0, ...
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a transaction wrote into a table, oldest first, and the commit that took it back, if one did."""
+
+    statements: tuple[tuple[int, StatementNote], ...]
+    undone: tuple[int, StatementNote] | None
+
+
+def find_written(log: Folder, newest: int, transaction: str) -> Written:
+    """Search the log backwards, as far as it is worth it."""
+    statements: list[tuple[int, StatementNote]] = []
+    undone = None
+    for version, _, notes in noted_commits(log, newest):
+        for note in notes:
+            if note.undoes == transaction and undone is None:
+                undone = version, note
+            elif note.transaction == transaction and not note.undoes:
+                statements.append((version, note))
+    return Written(tuple(reversed(statements)), undone)
+
+
+def spans_of(statements: Sequence[tuple[int, IdSet]]) -> list[Span]:
+    """Each row once: from before the first of the statements that changed it to after the last."""
+    edges = sorted({edge for _, ids in statements for low, high in ids.ranges for edge in (low, high + 1)})
+    by_versions: dict[tuple[int, int], list[Range]] = {}
+    for low, after in itertools.pairwise(edges):
+        versions = [version for version, ids in statements if low in ids]
+        if versions:
+            by_versions.setdefault((versions[0], versions[-1]), []).append((low, after - 1))
+    return [Span(first - 1, last, IdSet(tuple(joined(ranges)))) for (first, last), ranges in by_versions.items()]
+
+
+def prepare_undo(
+    session: Any, head: LogSnapshot, log: Folder, undoing: Undoing, schema_at: Callable[[int], TableSchema]
+) -> Prepared:
+    """The compensating change as of this head; nothing where there is nothing to undo, or it was undone before."""
+    prepared = Prepared()
+    written = find_written(log, head.version, undoing.transaction)
+    if written.undone is not None:
+        version, note = written.undone
+        prepared.settled[undoing] = Committed(note.rows, version)
+        return prepared
+    if not written.statements:
+        prepared.settled[undoing] = Committed(0, None)
+        return prepared
+    if head.schema.rowid is None:
+        raise PreconditionError(f"table '{head.table}' has no row ids: what was written into it cannot be undone")
+    _check_columns(head, log, written, schema_at)
+    spans = _plan(session, head, written)
+    bounds, rows = check_undo(session, head, spans)
+    if not rows:
+        prepared.settled[undoing] = Committed(0, None)
+        return prepared
+    highest = highest_row_id(head)
+    # Which rows lie in the range is not said, so whoever read one of them before has it compared.
+    prepared.members[undoing] = Committed(rows, None, IdSet((bounds,), is_exact=False))
+    prepared.change = ChangeSet(
+        spans,
+        frozenset(Operation),
+        inserted=tuple(column.name for column in head.schema.columns),
+        updated=tuple(column.name for column in head.schema.columns),
+        named=[bounds],
+        mark=mark_of(head, highest, highest),
+    )
+    return prepared
+
+
+def _check_columns(head: LogSnapshot, log: Folder, written: Written, schema_at: Callable[[int], TableSchema]) -> None:
+    versions = [version for version, _ in written.statements]
+    if not any(changes_metadata(log, version) for version in range(versions[0], head.version + 1)):
+        return  # the usual case, without a look at every version
+    for version in versions:
+        if not all(has_same_columns(schema_at(edge), head.schema) for edge in (version - 1, version)):
+            raise PreconditionError(
+                f"table '{head.table}': its columns were altered since the transaction wrote, so that cannot be undone;"
+                " nothing was changed in it"
+            )
+
+
+def has_same_columns(one: TableSchema, other: TableSchema) -> bool:
+    """Whether a value of one version may be put into the other: not into a column that only has the same name."""
+    columns = [
+        [(column.name, column.physical_name, column.form) for column in (*schema.columns, schema.rowid) if column]
+        for schema in (one, other)
+    ]
+    return columns[0] == columns[1]
+
+
+def _plan(session: Any, head: LogSnapshot, written: Written) -> list[Span]:
+    """Which rows go back to which version."""
+    noted = [(version, None if note.ids is None else IdSet.decode(note.ids)) for version, note in written.statements]
+    if len(noted) == 1:
+        version, ids = noted[0]
+        return [Span(version - 1, version, ids)]
+    known = [(version, _differing(session, head, version) if ids is None else ids) for version, ids in noted]
+    return spans_of(known)
+
+
+def _differing(session: Any, head: LogSnapshot, version: int) -> IdSet:
+    """The rows that a statement changed which had a commit of its own."""
+    rows = _both_states_of(session, head, Span(version - 1, version, None)).select(ROWID_FIELD)
+    found = [row[0] for row in rows.limit(_COLLECTED_IDS + 1).collect()]
+    if len(found) > _COLLECTED_IDS:
+        raise PreconditionError(
+            f"table '{head.table}': the transaction changed more than {_COLLECTED_IDS:,} rows in several statements;"
+            " that cannot be undone at once"
+        )
+    return IdSet.of(found)
+
+
+def undo_source(session: Any, head: LogSnapshot, spans: Sequence[Span]) -> Any:
+    """The rows of the compensating change."""
+    from pyspark.sql import functions
+
+    codes = {kind: functions.lit(code).cast("byte") for kind, code in CODES.items()}
+    operation = (
+        functions.when(~functions.col(_WAS_THERE), codes[Operation.DELETE])
+        .when(~functions.col(_IS_THERE), codes[Operation.INSERT])
+        .otherwise(codes[Operation.UPDATE])
+    )
+    return _both_states(session, head, spans).select(
+        operation.alias(OPERATION),
+        ROWID_FIELD,
+        *(functions.col(f"b{place}").alias(column.name) for place, column in enumerate(head.schema.columns)),
+    )
+
+
+def _both_states(session: Any, head: LogSnapshot, spans: Sequence[Span]) -> Any:
+    """Each row as it was before (columns b0, b1, ...) and as the transaction left it (a0, a1, ...)."""
+    parts = [_both_states_of(session, head, span) for span in spans]
+    return functools.reduce(lambda one, other: one.unionByName(other), parts)
+
+
+def _both_states_of(session: Any, head: LogSnapshot, span: Span) -> Any:
+    from pyspark.sql import functions
+
+    before = _at(session, head, span.before, span.row_ids, "b", _WAS_THERE)
+    after = _at(session, head, span.after, span.row_ids, "a", _IS_THERE)
+    rows = before.join(after, ROWID_FIELD, "full_outer").na.fill(False, [_WAS_THERE, _IS_THERE])
+    if span.row_ids is not None:
+        return rows
+    is_new_or_gone = functions.col(_WAS_THERE) != functions.col(_IS_THERE)
+    return rows.where(is_new_or_gone | _has_changed(head.schema, "b", "a"))
+
+
+def _has_changed(schema: TableSchema, one: str, other: str) -> Any:
+    from pyspark.sql import functions
+
+    changed = functions.lit(False)
+    for column in comparable(schema.columns):
+        place = schema.columns.index(column)
+        changed |= differs(f"{one}{place}", f"{other}{place}", column.type)
+    return changed
+
+
+def _at(session: Any, head: LogSnapshot, version: int, row_ids: IdSet | None, prefix: str, is_there: str) -> Any:
+    """The rows of a version, their columns by place, and a mark that survives an outer join."""
+    from pyspark.sql import functions
+
+    assert head.schema.rowid is not None
+    stored = quoted(head.schema.rowid.name)
+    table = session.read.format("delta").option("versionAsOf", version).load(head.uri)
+    if row_ids is not None:
+        table = table.where(lies_in(stored, row_ids.ranges))
+    return table.select(
+        functions.col(stored).alias(ROWID_FIELD),
+        functions.lit(True).alias(is_there),
+        *(
+            functions.col(quoted(column.name)).alias(f"{prefix}{place}")
+            for place, column in enumerate(head.schema.columns)
+        ),
+    )
+
+
+def check_undo(session: Any, head: LogSnapshot, spans: Sequence[Span]) -> tuple[Range, int]:
+    """The range that the rows' ids lie in, and their number; a ConflictError when others changed one of them since."""
+    from pyspark.sql import functions
+
+    current = _at(session, head, head.version, None, "c", _STILL_THERE)
+    still = functions.col(_STILL_THERE).isNotNull()
+    clash = functions.when(functions.col(_IS_THERE), ~still | _has_changed(head.schema, "c", "a")).otherwise(still)
+    low, high, rows, has_clash = (
+        _both_states(session, head, spans)
+        .join(current, ROWID_FIELD, "left")
+        .agg(
+            functions.min(ROWID_FIELD),
+            functions.max(ROWID_FIELD),
+            functions.count(functions.lit(1)),
+            functions.max(clash.cast("int")),
+        )
+        .collect()[0]
+    )
+    if has_clash:
+        raise ConflictError(
+            f"table '{head.table}': rows of the transaction were changed by others since; nothing was undone"
+        )
+    return (low, high), rows

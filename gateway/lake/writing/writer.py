@@ -1,0 +1,271 @@
+"""The writer of one table: statements in, durable commits out.
+
+One MERGE runs at a time per table, for as many statements as fit together, so
+the gateway's own writers never conflict. A commit that meets foreign writers is
+run again where that is safe, bounded by time; one that failed in an unclear way
+is settled by looking for its id in the log before anything else happens.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import structlog
+
+from gateway.catalog.changes import Operation
+from gateway.errors import (
+    CancelledError,
+    ConflictError,
+    ConstraintError,
+    GatewayError,
+    InternalError,
+    OutcomeUnknownError,
+    UnavailableError,
+)
+from gateway.lake.reading.lookups import ranges_condition
+from gateway.lake.reading.pruning import files_for
+from gateway.lake.spark.engine import Profile, Spark
+from gateway.lake.tables.id_sets import IdSet, joined
+from gateway.lake.tables.snapshots import LogSnapshot, Snapshots
+from gateway.lake.tables.storage import Folder
+from gateway.lake.writing.change_sets import ChangeSet
+from gateway.lake.writing.commits import CommitNote, Explained, Failure, affected_in, explain, find_commit
+from gateway.lake.writing.committer import Committer, Outcome
+from gateway.lake.writing.conflicts import Conflicts
+from gateway.lake.writing.merge import run_merge
+from gateway.lake.writing.pending import Committed, Pending, Undoing, Work
+from gateway.lake.writing.preparation import Prepared, prepare
+from gateway.lake.writing.spark_keys import check_keys_with_spark
+from gateway.lake.writing.turns import Turns
+from gateway.lake.writing.undo import prepare_undo
+from gateway.lake.writing.writer_lock import UNGUARDED, WriteGuard
+from gateway.settings import StagingSettings, WriteSettings
+from gateway.telemetry import metrics
+
+log = structlog.get_logger(__name__)
+
+
+# Any commit by others between the look at the head and the MERGE's own commit makes the MERGE fail. New rows do not
+# look any more after so many tries: ids are given by this gateway alone, whose mark in the log makes the MERGE fail if
+# another one gave some. Only a foreign job that writes ids of its own, in that very moment, could double one.
+_CAREFUL_TRIES = 3
+
+
+class _NotLandedError(Exception):
+    """The commit surely did not land, and trying it again may help."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Unsettled:
+    """A commit of which nobody knows whether it landed, and the JVM that may still be at it."""
+
+    note: CommitNote
+    after_version: int
+    jvm: object
+
+
+class TableWriter:
+    """Thread-safe: the committer lets one group run at a time."""
+
+    def __init__(
+        self,
+        table: str,
+        snapshots: Snapshots,
+        log_folder: Folder,
+        spark: Spark,
+        settings: WriteSettings,
+        staging: StagingSettings,
+        guard: WriteGuard = UNGUARDED,
+    ) -> None:
+        self._turns = Turns(table)
+        self._table = table
+        self._snapshots = snapshots
+        self._log = log_folder
+        self._spark = spark
+        self._settings = settings
+        self._guard = guard
+        self._conflicts = Conflicts(table, snapshots, log_folder)
+        self._unsettled: _Unsettled | None = None
+        self._committer = Committer(table, self._commit_group, settings, staging)
+
+    def commit(self, work: Work) -> Committed:
+        with self.beside_others():
+            return self._committer.commit(work)
+
+    def beside_others(self) -> AbstractContextManager[None]:
+        """For what writes rows: never beside a change of the table's definition or place."""
+        return self._turns.with_others()
+
+    @contextmanager
+    def paused(self, wait_seconds: float) -> Iterator[None]:
+        """Alone with the table, and sure that no earlier commit may still land."""
+        with self._turns.alone(wait_seconds):
+            self._settle_earlier()
+            yield
+
+    def _commit_group(self, group: Sequence[Work]) -> Mapping[Work, Outcome]:
+        """Write a group until it lands or has failed for good."""
+        outcomes: dict[Work, Outcome] = {}
+        deadline = time.monotonic() + self._settings.retry_seconds
+        tries = 0
+        while group := [work for work in group if not _is_cancelled(work, outcomes)]:
+            try:
+                tries += 1
+                prepared = self._attempt(group, in_spite_of_appends=tries > _CAREFUL_TRIES)
+            except _NotLandedError:
+                if time.monotonic() > deadline:
+                    waited = f"{self._settings.retry_seconds:g} s"
+                    late = ConflictError(f"table '{self._table}': other writers were faster for {waited}; try again")
+                    return outcomes | dict.fromkeys(group, late)
+                time.sleep(random.uniform(0.02, 0.1))  # noqa: S311 - jitter
+            except (OutcomeUnknownError, UnavailableError) as error:
+                return outcomes | dict.fromkeys(group, error)  # nobody's fault in particular
+            except GatewayError as error:
+                return outcomes | self._blame(group, error)
+            else:
+                return outcomes | prepared.settled | prepared.members
+        return outcomes
+
+    def _blame(self, group: Sequence[Work], error: GatewayError) -> dict[Work, Outcome]:
+        """One of the statements is at fault: halves find it, and the others are written without it."""
+        if len(group) == 1:
+            return {group[0]: error}
+        middle = len(group) // 2
+        return {**self._commit_group(group[:middle]), **self._commit_group(group[middle:])}
+
+    def _attempt(self, group: Sequence[Work], *, in_spite_of_appends: bool) -> Prepared:
+        """One try; what it prepared, with the versions filled in."""
+        self._settle_earlier()
+        head = self._snapshots.current()
+        prepared = self._prepare(head, group)
+        if prepared.change is None:
+            return prepared
+        is_shared = len(prepared.members) > 1
+        note = CommitNote(tuple(work.note(done, is_shared=is_shared) for work, done in prepared.members.items()))
+        started, jvm = time.monotonic(), self._spark.jvm
+        affected: int | None
+        try:
+            is_blind = in_spite_of_appends and prepared.change.operations == {Operation.INSERT}
+            version, affected = self._merge(head, replace(prepared.change, is_blind=is_blind), note)
+        except (GatewayError, _NotLandedError):
+            raise
+        except Exception as error:  # py4j, Spark and Delta each raise their own
+            version, affected = self._settle(head, note, error, jvm)
+        _fill_in(prepared, version, affected)
+        touched = [part for done in prepared.members.values() for part in done.row_ids.ranges]
+        is_exact = all(done.row_ids.is_exact for done in prepared.members.values())
+        self._conflicts.remember(head, version, IdSet(tuple(joined(touched)), is_exact))
+        self._report(prepared, version, time.monotonic() - started)
+        return prepared
+
+    def _prepare(self, head: LogSnapshot, group: Sequence[Work]) -> Prepared:
+        if isinstance(group[0], Undoing):
+            with self._spark.session(Profile.THROUGHPUT) as session:
+                return prepare_undo(
+                    session, head, self._log, group[0], lambda version: self._snapshots.at(version).schema
+                )
+        return prepare(head, [work for work in group if isinstance(work, Pending)], self._conflicts)
+
+    def _merge(self, head: LogSnapshot, change: ChangeSet, note: CommitNote) -> tuple[int, int]:
+        """The version it made and how many rows it changed."""
+        with self._spark.session(self._profile(head, change)) as session:
+            self._guard.check()
+            if not isinstance(change.rows, pa.Table):
+                check_keys_with_spark(session, head, change)
+            affected = run_merge(session, head, change, note.encode())
+        if not affected:
+            # Others gave ids meanwhile, so the `txn` action was not above the last one, or they took the rows away,
+            # all of them, so that Spark had nothing to do and did not even meet the fence.
+            raise _NotLandedError
+        version = find_commit(self._log, head.version, note.id)
+        if version is None:
+            raise InternalError(f"table '{self._table}': the commit of the statement is not in the log")
+        return version, affected
+
+    def _profile(self, head: LogSnapshot, change: ChangeSet) -> Profile:
+        if not isinstance(change.rows, pa.Table):
+            return Profile.THROUGHPUT
+        if not change.named or head.schema.rowid is None:
+            return Profile.LATENCY
+        sizes = head.files.column("size_bytes").to_pylist()
+        touched = sum(sizes[index] for index in files_for(head, ranges_condition(head.schema.rowid, change.named)))
+        return Profile.LATENCY if touched <= self._settings.small_bytes else Profile.THROUGHPUT
+
+    def _settle(self, head: LogSnapshot, note: CommitNote, error: Exception, jvm: object) -> tuple[int, int | None]:
+        """The log decides what an error left open."""
+        explained = explain(error)
+        # A JVM that does not answer may still be writing: the log is final once the JVM is gone.
+        is_final = explained.failure is not Failure.SPARK_GONE or self._spark.has_ended(jvm)
+        version = find_commit(self._log, head.version, note.id)
+        if version is not None:
+            log.warning(
+                "merge_landed_in_spite_of_error", table=self._table, version=version, failure=explained.failure.value
+            )
+            return version, affected_in(self._log, version)
+        if explained.failure is Failure.CONFLICT:
+            raise _NotLandedError
+        if explained.failure is Failure.OTHER and self._snapshots.current().schema != head.schema:
+            raise _NotLandedError  # a column it meant was changed meanwhile; the next look will say so
+        if not is_final:
+            log.error("merge_outcome_unknown", table=self._table, commit=note.id)
+            self._unsettled = _Unsettled(note, head.version, jvm)
+            raise OutcomeUnknownError(
+                f"table '{self._table}': it is not known whether the statement was written"
+            ) from error
+        raise self._surely_not(explained, error) from error
+
+    def _settle_earlier(self) -> None:
+        """Nothing is written while a commit before it may still land."""
+        earlier = self._unsettled
+        if earlier is None:
+            return
+        is_over = self._spark.has_ended(earlier.jvm, 0)
+        if not is_over and find_commit(self._log, earlier.after_version, earlier.note.id) is None:
+            raise UnavailableError(f"table '{self._table}': Spark may still be writing an earlier statement; try again")
+        self._unsettled = None
+
+    def _surely_not(self, explained: Explained, error: Exception) -> GatewayError:
+        if explained.failure is Failure.CONSTRAINT:
+            return ConstraintError(explained.detail)
+        log.error("merge_failed", table=self._table, error=type(error).__name__, detail=explained.detail)
+        if explained.failure is Failure.SPARK_GONE:
+            return UnavailableError("Spark stopped during the statement; nothing was written, try again")
+        return InternalError(f"table '{self._table}': Spark could not write; nothing was changed")
+
+    def _report(self, prepared: Prepared, version: int, seconds: float) -> None:
+        rows: Counter[str] = Counter()
+        for work, done in prepared.members.items():
+            rows[work.kind] += done.affected
+        for kind, count in rows.items():
+            metrics.WRITE_ROWS.labels(kind).inc(count)
+        metrics.MERGE_SECONDS.observe(seconds)
+        metrics.MERGE_STATEMENTS.observe(len(prepared.members))
+        log.info(
+            "merge_committed",
+            table=self._table,
+            version=version,
+            statements=len(prepared.members),
+            seconds=round(seconds, 3),
+            **rows,
+        )
+
+
+def _is_cancelled(pending: Work, outcomes: dict[Work, Outcome]) -> bool:
+    if not pending.context.is_cancelled():
+        return False
+    outcomes[pending] = CancelledError("the statement was cancelled; nothing was written")
+    return True
+
+
+def _fill_in(prepared: Prepared, version: int, affected: int | None) -> None:
+    """A statement alone is counted by the MERGE; in a group each counted its rows at the head, which still held."""
+    alone = len(prepared.members) == 1
+    for work, done in prepared.members.items():
+        counted = affected if alone and affected is not None else done.affected
+        prepared.members[work] = replace(done, affected=counted, version=version)
