@@ -144,6 +144,11 @@ def sortable_bytes(number: int, meaning: str) -> bytes:
     return (number + (1 << 127) if meaning == "hugeint" else number).to_bytes(16, "big")
 
 
+def wide_integer(stored: bytes, meaning: str) -> int:
+    """What `sortable_bytes` made bytes of."""
+    return int.from_bytes(stored, "big") - (1 << 127 if meaning == "hugeint" else 0)
+
+
 # UUIDs: sixteen bytes on the wire, their text in the table.
 
 

@@ -24,6 +24,8 @@ from gateway.lake.pushdown.datafusion import quote_identifier, render_literal
 from gateway.lake.reading.lookups import rows_by_id
 from gateway.lake.tables.schemas import Column
 from gateway.lake.tables.snapshots import BATCH_ROWS, TABLE, LogSnapshot
+from gateway.lake.values.codec import decode
+from gateway.lake.values.leaves import wide_integer
 from gateway.lake.writing.change_sets import beside
 from gateway.lake.writing.uploads import ROWID_FIELD
 
@@ -219,5 +221,18 @@ def null_in(column: Column) -> ConstraintError:
 
 
 def violation(key: Key, row: dict[str, Any]) -> ConstraintError:
-    shown = ", ".join(f"{name}: {str(row[name])[:40]}" for name in key.names)
+    shown = ", ".join(f"{column.name}: {_shown(column, row[column.name])[:40]}" for column in key.columns)
     return ConstraintError(f'Duplicate key "{shown}" violates {key.kind} constraint.')
+
+
+def _shown(column: Column, stored: Any) -> str:
+    """A value as clients write it, not as it is stored."""
+    form = column.form
+    if form.meaning in ("hugeint", "uhugeint"):
+        return str(wide_integer(bytes(stored), form.meaning))
+    if form.is_plain or isinstance(stored, str):
+        return str(stored)
+    try:
+        return str(decode(pa.array([stored], column.type), form, form.told.type).cast(pa.string())[0])
+    except pa.ArrowNotImplementedError:  # it has no text
+        return str(stored)
