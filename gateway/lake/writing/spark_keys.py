@@ -37,7 +37,7 @@ def _check_with_spark(session: Any, snapshot: LogSnapshot, key: Key, change: Cha
         changed = new.select(ROWID_FIELD)
         if Operation.DELETE in change.operations:
             new = new.where(functions.col(OPERATION) != functions.lit(CODES[Operation.DELETE]))
-        if others:
+        if change.operations == {Operation.UPDATE}:  # ids that are not there write nothing
             new = new.select(*set_here, ROWID_FIELD).join(table.select(*others, ROWID_FIELD), ROWID_FIELD)
         table = table.join(changed, ROWID_FIELD, "left_anti")
     columns = [functions.col(quoted(name)) for name in key.names]
