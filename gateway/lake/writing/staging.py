@@ -32,6 +32,8 @@ POSITION = "_deltaport_position"
 _OWNED = "gateway-"
 _LOCK = "in-use"
 _FILE = "rows.parquet"
+# A file that is read once, and whole: dictionaries and statistics made writing it four times as slow.
+_READ_ONCE = {"compression": "lz4", "use_dictionary": False, "write_statistics": False}
 
 
 class StagingFolder:
@@ -159,7 +161,7 @@ class StagedRows:
             if self._folder is None:
                 self._folder = self._staging.new_folder()
             if self._writer is None:
-                self._writer = pq.ParquetWriter(self._folder / _FILE, self.schema, compression="lz4")
+                self._writer = pq.ParquetWriter(self._folder / _FILE, self.schema, **_READ_ONCE)
             for table in _in_pieces(self._tables):
                 self._writer.write_table(table)
         self._tables.clear()
