@@ -1,9 +1,10 @@
 """Uploads: each waits for its client, but not for ever.
 
-What waits for a client, to send or to take its answer, cannot be interrupted, so a
-watch looks at the uploads. One that stalled loses what it staged, holds up no drain, and is refused
-when its client wakes. A client that stays silent for as long again loses its
-connection, unless other calls of it run there: only that ends the read itself.
+What waits for a client, to send or to take its answer, cannot be interrupted, so
+a watch looks at the uploads. One that stalled loses what it staged, holds up no
+drain, and is refused when its client wakes. A client that stays silent for as
+long again loses its connection, unless other calls of it run there: only that
+ends the read itself.
 """
 
 from __future__ import annotations

@@ -344,6 +344,20 @@ def test_a_foreign_commit_between_our_look_and_our_commit(
         assert (1 not in stored) == (expected is LANDS)
 
 
+def test_new_rows_without_a_value_for_a_new_key_are_refused(
+    client: AirportClient, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers(lake)
+
+    def add_key() -> None:
+        add_column(lake)
+        lake.sql("""ALTER TABLE {t} SET TBLPROPERTIES ('deltaport.unique' = '[["extra"]]')""", "n")
+
+    with before_the_next_merge(monkeypatch, add_key):
+        assert "column 'extra' is new and needs a value" in refused(lambda: insert(lake, 10)(client))
+    assert lake.sql("SELECT count(*) FROM {t}", "n").collect()[0][0] == 4
+
+
 @pytest.mark.parametrize("statement", ["update", "delete"])
 def test_a_change_is_tried_until_others_leave_it_the_time(
     client: AirportClient, lake: Lake, monkeypatch: pytest.MonkeyPatch, statement: str

@@ -26,6 +26,7 @@ SOME_UUID = str(uuid.UUID(int=7))
         (pa.time64("us"), 3_600_000_001, "01:00:00.000001"),
         (pa.timestamp("ns"), 1_700_000_000_123_456_789, "2023-11-14 22:13:20.123456789"),
         (pa.uuid(), SOME_UUID, SOME_UUID),
+        (pa.opaque(pa.binary(8), "time_tz", "DuckDB"), b"\xff" * 8, str(b"\xff" * 8)),  # it has no text here
     ],
 )
 def test_a_key_is_shown_as_its_client_wrote_it(kind: pa.DataType, stored: Any, shown: str) -> None:

@@ -16,6 +16,7 @@ from gateway.catalog.changes import Operation
 from gateway.errors import GatewayError, NotFoundError, PreconditionError, RequestError
 from gateway.lake.reading.lookups import distinct, rows_by_id
 from gateway.lake.tables.id_sets import IdSet, Range, joined
+from gateway.lake.tables.schemas import Column
 from gateway.lake.tables.snapshots import LogSnapshot
 from gateway.lake.writing.change_sets import (
     OPERATION,
@@ -25,7 +26,7 @@ from gateway.lake.writing.change_sets import (
     together,
 )
 from gateway.lake.writing.conflicts import Conflicts
-from gateway.lake.writing.keys import KeyChange, Verdict, judge_keys
+from gateway.lake.writing.keys import KeyChange, Verdict, judge_keys, keys_of
 from gateway.lake.writing.pending import Committed, Pending, Work
 from gateway.lake.writing.rowids import highest_row_id
 from gateway.lake.writing.uploads import ROWID_FIELD
@@ -237,5 +238,9 @@ def _check_schema(head: LogSnapshot, pending: Pending) -> None:
             raise RequestError(f"column '{column.name}' changed during the upload: the schema changed, attach again")
     if pending.operation is Operation.INSERT:
         for column in head.schema.columns:
-            if column.name not in pending.plan.names and not column.nullable:
-                raise RequestError(f"column '{column.name}' is new and takes no NULL: the schema changed, attach again")
+            if column.name not in pending.plan.names and (not column.nullable or _is_keyed(head, column)):
+                raise RequestError(f"column '{column.name}' is new and needs a value: the schema changed, attach again")
+
+
+def _is_keyed(head: LogSnapshot, column: Column) -> bool:
+    return any(column.name in key.names for key in keys_of(head))
