@@ -21,17 +21,17 @@ def in_thread(work: Callable[[], None]) -> threading.Thread:
 
 def test_statements_go_together() -> None:
     turns = Turns("s.t")
-    with turns.with_others(), turns.with_others():
+    with turns.with_others(60), turns.with_others(60):
         pass
 
 
 def test_a_change_does_not_begin_beside_a_statement_and_says_so_in_time() -> None:
     turns = Turns("s.t")
-    with turns.with_others(), pytest.raises(UnavailableError, match=r"s\.t.*being written"), turns.alone(0.01):
+    with turns.with_others(60), pytest.raises(UnavailableError, match=r"s\.t.*being written"), turns.alone(0.01):
         raise AssertionError("not alone")
     with turns.alone(0.01), pytest.raises(UnavailableError), turns.alone(0.01):
         raise AssertionError("not alone")
-    with turns.with_others():
+    with turns.with_others(60):
         pass
 
 
@@ -41,7 +41,7 @@ def test_a_change_that_waits_goes_before_statements_that_come_later() -> None:
     is_writing, may_end = threading.Event(), threading.Event()
 
     def first() -> None:
-        with turns.with_others():
+        with turns.with_others(60):
             is_writing.set()
             may_end.wait(PATIENCE)
             order.append("first statement")
@@ -51,7 +51,7 @@ def test_a_change_that_waits_goes_before_statements_that_come_later() -> None:
             order.append("change")
 
     def later() -> None:
-        with turns.with_others():
+        with turns.with_others(60):
             order.append("later statement")
 
     threads = [in_thread(first)]
