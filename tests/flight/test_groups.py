@@ -21,7 +21,15 @@ from gateway.ops.lifecycle import Gateway
 from tests.airport import AirportClient
 from tests.builders import Lake
 from tests.conftest import CATALOG
-from tests.flight.writing import batch, before_the_next_merge, numbers, refused, rows_of, version_of
+from tests.flight.writing import (
+    batch,
+    before_the_next_merge,
+    during_the_next_merge,
+    numbers,
+    refused,
+    rows_of,
+    version_of,
+)
 
 Work = Callable[[AirportClient], Any]
 KEYS = {"deltaport__primaryKey": '["k"]'}
@@ -315,9 +323,13 @@ MATRIX = {
 }
 
 
+MOMENTS = {"before its snapshot": before_the_next_merge, "during its jobs": during_the_next_merge}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize(("statement", "foreign"), MATRIX)
 def test_a_foreign_commit_between_our_look_and_our_commit(
-    client: AirportClient, lake: Lake, monkeypatch: pytest.MonkeyPatch, statement: str, foreign: str
+    client: AirportClient, lake: Lake, monkeypatch: pytest.MonkeyPatch, statement: str, foreign: str, moment: str
 ) -> None:
     """Our statement against each kind of foreign commit, which lands after the committer looked at the table."""
     numbers(lake)
@@ -329,7 +341,7 @@ def test_a_foreign_commit_between_our_look_and_our_commit(
     works = {"insert": insert(lake, 10, transaction=transaction)}
     works["update"] = update(lake, 1, transaction=transaction)
     works["delete"] = delete(lake, 1, transaction=transaction)
-    with before_the_next_merge(monkeypatch, lambda: FOREIGN[foreign](lake)):
+    with MOMENTS[moment](monkeypatch, lambda: FOREIGN[foreign](lake)):
         expected = MATRIX[statement, foreign]
         if expected is LANDS:
             assert works[statement](client) == 1
@@ -372,7 +384,7 @@ def test_a_change_is_tried_until_others_leave_it_the_time(
     assert len(rows_of(client, lake)) == len(ours) + 4
 
 
-def test_new_rows_land_however_often_others_append(
+def test_new_rows_land_however_often_others_append_before_their_snapshot(
     client: AirportClient, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers(lake)
@@ -380,3 +392,18 @@ def test_new_rows_land_however_often_others_append(
         assert insert(lake, 10)(client) == 1
     assert [row for row in rows_of(client, lake) if row[1] == "new"] == [(10, "new", 4)]
     assert len(rows_of(client, lake)) == 4 + 1 + len(merges)
+
+
+@pytest.mark.xfail(strict=True, reason="a MERGE conflicts with every append that lands while it runs")
+def test_new_rows_land_however_often_others_append_during_their_jobs(
+    start_gateway: Callable[..., Gateway], lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers(lake)
+    hurried = start_gateway(lake.warehouse, write={"retry_seconds": 5})
+    with (
+        AirportClient(hurried.location, CATALOG) as client,
+        during_the_next_merge(monkeypatch, lambda: foreign_append(lake), times=math.inf) as merges,
+    ):
+        assert insert(lake, 10)(client) == 1
+        assert [row for row in rows_of(client, lake) if row[1] == "new"] == [(10, "new", 4)]
+        assert len(rows_of(client, lake)) == 4 + 1 + len(merges)
