@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.errors import UnavailableError
+from gateway.errors import CancelledError, UnavailableError
 from gateway.lake.writing.turns import Turns
 
 PATIENCE = 60.0
@@ -72,3 +72,18 @@ def test_a_change_that_fails_gives_its_turn_back() -> None:
         raise ValueError("no")
     with turns.alone(PATIENCE):
         pass
+
+
+def test_a_statement_waits_for_a_change_no_longer_than_it_may() -> None:
+    turns = Turns("s.t")
+    too_long = pytest.raises(UnavailableError, match=r"s\.t.*being altered for 0\.01 s")
+    with turns.alone(1), too_long, turns.with_others(0.01):
+        pass
+
+
+def test_a_statement_that_nobody_wants_any_more_stops_waiting() -> None:
+    turns = Turns("s.t")
+    with turns.alone(1), pytest.raises(CancelledError), turns.with_others(60, lambda: True):
+        pass
+    with turns.with_others(60, lambda: True):
+        pass  # it did not have to wait

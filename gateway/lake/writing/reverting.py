@@ -12,7 +12,7 @@ from typing import Any
 from gateway.lake.writing.commits import CommitNote
 
 _NOTE = "spark.databricks.delta.commitInfo.userMetadata"
-_SNAPSHOT_DEFAULTS = range(2, 6)  # of `getSnapshotAt`, which Java sees as methods with numbers
+_SNAPSHOT_DEFAULTS = range(2, 5)  # of `getSnapshotAt`, which Java sees as methods with numbers
 
 
 def revert_commit(session: Any, uri: str, version: int, note: CommitNote) -> None:

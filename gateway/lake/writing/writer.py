@@ -120,13 +120,13 @@ class TableWriter:
             self._settle_earlier()
             yield
 
-    def _commit_group(self, group: Sequence[Work]) -> Mapping[Work, Outcome]:
-        """Write a group until it lands or has failed for good."""
+    def _commit_group(self, group: Sequence[Work], tries: int = 0) -> Mapping[Work, Outcome]:
+        """Write a group until it lands or has failed for good; it may have been tried before."""
         outcomes: dict[Work, Outcome] = {}
-        started, tries = time.monotonic(), 0
+        started = time.monotonic()
         while group := [work for work in group if not _is_cancelled(work, outcomes)]:
             if tries == _MERGE_TRIES and len(parts := _inserts_apart(group)) > 1:
-                return outcomes | self._commit_each(parts)
+                return outcomes | self._commit_each(parts, tries)
             try:
                 tries += 1
                 prepared = self._attempt(group, may_append=tries > _MERGE_TRIES)
@@ -149,8 +149,8 @@ class TableWriter:
             " can only be changed while nobody else commits; try again, or let the other writers pause"
         )
 
-    def _commit_each(self, groups: Iterable[Sequence[Work]]) -> dict[Work, Outcome]:
-        return {work: outcome for group in groups for work, outcome in self._commit_group(group).items()}
+    def _commit_each(self, groups: Iterable[Sequence[Work]], tries: int = 0) -> dict[Work, Outcome]:
+        return {work: outcome for group in groups for work, outcome in self._commit_group(group, tries).items()}
 
     def _blame(self, group: Sequence[Work], error: GatewayError) -> dict[Work, Outcome]:
         """One or more of the statements are at fault: they are told, and the others are written without them."""
