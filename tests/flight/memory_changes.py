@@ -217,7 +217,7 @@ class PutServer(flight.FlightServerBase):
     def _told(self, work: Callable[[], Any]) -> Any:
         failure: BaseException | None = None
         try:
-            with errors_as_flight(Path.JSON):
+            with errors_as_flight(Path.CODED):
                 try:
                     return work()
                 except BaseException as error:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from pyarrow import flight
 
 from gateway.ops.lifecycle import Gateway
 from tests.airport import AirportClient
 from tests.builders import Lake
 from tests.flight.writing import JsonClient, batch, numbers, refused, rows_of, version_of
+from tests.refusals import Refusal, refusal_of
 
 
 @pytest.fixture
@@ -48,11 +46,11 @@ def test_returning_gives_whole_rows(json_client: JsonClient) -> None:
 def test_an_unknown_row_id_is_not_found_and_changes_nothing(
     json_client: JsonClient, client: AirportClient, lake: Lake
 ) -> None:
-    with pytest.raises(pa.ArrowKeyError, match="row_id 99 not found in table"):
-        json_client.update([1, 99, 98], batch(v=["x", "y", "z"]))
-    with pytest.raises(pa.ArrowKeyError, match="row_id 99 not found in table"):
-        json_client.delete([1, 99])
-    assert "row_ids cannot be empty for DELETE" in refused(lambda: json_client.delete([]))
+    missing = Refusal("NOT_FOUND", "row_id 99 not found in table")
+    assert refusal_of(lambda: json_client.update([1, 99, 98], batch(v=["x", "y", "z"]))) == missing
+    assert refusal_of(lambda: json_client.delete([1, 99])) == missing
+    empty = Refusal("INVALID_ARGUMENT", "row_ids cannot be empty for DELETE")
+    assert refusal_of(lambda: json_client.delete([])) == empty
     assert version_of(lake) == 0
 
 
@@ -62,10 +60,9 @@ def test_an_unknown_row_id_among_more_than_memory_holds_is_not_found(
     numbers(lake)
     other = start_gateway(lake.warehouse, staging={"folder": tmp_path, "memory_rows": 2})
     spooling = JsonClient(other.location, lake.schema)
-    with pytest.raises(pa.ArrowKeyError, match="row_id 7 not found in table"):
-        spooling.delete([1, 2, 7, 3, 6])
-    with pytest.raises(pa.ArrowKeyError, match="row_id 7 not found in table"):
-        spooling.update([1, 2, 7], batch(v=["x", "y", "z"]))
+    missing = Refusal("NOT_FOUND", "row_id 7 not found in table")
+    assert refusal_of(lambda: spooling.delete([1, 2, 7, 3, 6])) == missing
+    assert refusal_of(lambda: spooling.update([1, 2, 7], batch(v=["x", "y", "z"]))) == missing
     spooling.close()
     assert version_of(lake) == 0
 
@@ -78,11 +75,9 @@ def test_a_row_changed_since_the_read_version_is_a_conflict(
         lambda: json_client.update([0, 1], batch(v=["mine", "mine"]), read_version=0),
         lambda: json_client.delete([1], read_version=0),
     ):
-        with pytest.raises(flight.FlightServerError) as failure:
-            stale()
-        told = json.loads(failure.value.extra_info)
-        assert told["code"] == "ABORTED"
-        assert told["message"].startswith("conflict: ")
+        told = refusal_of(stale)
+        assert (told.code, told.reason) == ("UNKNOWN", "ABORTED")
+        assert told.text.startswith("conflict: ")
     assert version_of(lake) == 1
     # A row that nobody changed may be changed, though the table moved on; without a version the last write wins.
     assert json_client.update([2], batch(v=["mine"]), read_version=0)["affected_rows"] == 1
@@ -91,17 +86,14 @@ def test_a_row_changed_since_the_read_version_is_a_conflict(
 
 
 def test_a_read_version_that_does_not_exist_is_not_found(json_client: JsonClient, lake: Lake) -> None:
-    with pytest.raises(pa.ArrowKeyError, match="has no version 7; it has 0 to 0"):
-        json_client.update([1], batch(v=["x"]), read_version=7)
+    told = refusal_of(lambda: json_client.update([1], batch(v=["x"]), read_version=7))
+    name = f"lake.{lake.schema}.n"
+    assert told == Refusal("NOT_FOUND", f"table '{name}' has no version 7; it has 0 to 0")
 
 
 def test_a_broken_constraint_is_a_failed_precondition(json_client: JsonClient, lake: Lake) -> None:
-    with pytest.raises(flight.FlightServerError) as failure:
-        json_client.insert(batch(k=[None], v=["x"]))
-    assert json.loads(failure.value.extra_info) == {
-        "code": "FAILED_PRECONDITION",
-        "message": "NOT NULL constraint failed: column 'k'",
-    }
+    told = refusal_of(lambda: json_client.insert(batch(k=[None], v=["x"])))
+    assert told == Refusal("UNKNOWN", "NOT NULL constraint failed: column 'k'", reason="FAILED_PRECONDITION")
     assert version_of(lake) == 0
 
 
