@@ -25,6 +25,7 @@ _KINDS: dict[type[Exception], tuple[str, int, str]] = {
     flight.FlightUnavailableError: ("UNAVAILABLE", 14, ". Detail: Unavailable"),
     flight.FlightUnauthorizedError: ("PERMISSION_DENIED", 7, ". Detail: Unauthorized"),
     flight.FlightInternalError: ("INTERNAL", 13, ". Detail: Internal"),
+    pa.ArrowException: ("UNKNOWN", 2, ". Detail: Python exception: UNKNOWN. Detail: Failed"),  # GetSchema alone
 }
 _OF_ACTIONS = "Flight error: "  # in front of the texts that DuckDB's client gets from actions
 _CLIENTS_PART = re.compile(r"(?P<sent>.*?)(?:\. gRPC client debug context: (?P<context>.*))?", re.DOTALL)
@@ -52,6 +53,8 @@ def read_refusal(error: Exception) -> Refusal:
     parts = _CLIENTS_PART.fullmatch(str(error))
     assert parts is not None
     sent, context = parts["sent"], parts["context"]
+    if type(error) is pa.ArrowException:
+        sent = sent.removeprefix("Unknown error: ")
     if sent.startswith(_OF_ACTIONS):
         assert code == "UNKNOWN", repr(error)
         return Refusal(code, _checked(sent.removeprefix(_OF_ACTIONS)))

@@ -164,6 +164,11 @@ def _with_clean_text(error: CodedError) -> CodedError:
     return error
 
 
+def as_python_error(error: flight.FlightError) -> CodedError:
+    """For GetSchema, where pyarrow knows no Flight errors and would send the traceback with them."""
+    return _with_clean_text(CodedError(str(error)))
+
+
 @functools.cache
 def _keep_tracebacks_inside() -> None:
     """pyarrow sends what `traceback.format_exception` says of a Python error: of ours, the code and nothing else."""

@@ -11,7 +11,7 @@ import structlog
 from pyarrow import flight
 
 from gateway.flight.actions import Actions
-from gateway.flight.boundary import AddTrailer, Path, errors_as_flight, outcome_of
+from gateway.flight.boundary import AddTrailer, Path, as_python_error, errors_as_flight, outcome_of
 from gateway.flight.browsing import DATABASES_SHAPE, DATABASES_TICKET, Browsing
 from gateway.flight.connections import cut_connection
 from gateway.flight.exchanges import Exchanges, known_operation
@@ -66,7 +66,10 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
         headers = headers_of(context)
-        schema = self._answer("get_schema", context, lambda: self._browsing.schema(headers, descriptor))
+        try:
+            schema = self._answer("get_schema", context, lambda: self._browsing.schema(headers, descriptor))
+        except flight.FlightError as error:
+            raise as_python_error(error) from None
         return flight.SchemaResult(schema)
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:

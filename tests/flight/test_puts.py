@@ -14,6 +14,7 @@ from typing import Any
 import msgpack
 import pyarrow as pa
 import pytest
+import structlog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import flight
@@ -28,7 +29,6 @@ from gateway.errors import (
     RequestError,
     UnavailableError,
 )
-from gateway.flight import puts as puts_module
 from gateway.flight.puts import Puts
 from gateway.wire.headers import CallHeaders
 from gateway.wire.listing import ROWID_KEY
@@ -322,14 +322,32 @@ def test_an_unknown_returned_column_is_refused(server: PutServer, client: flight
     assert events.called == []
 
 
-def test_too_much_to_return_is_refused_before_the_commit(
-    server: PutServer, client: flight.FlightClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    events = server.add(Inserts, EVENTS)
-    monkeypatch.setattr(puts_module, "MAX_RETURNED_BYTES", 10)
-    text = refusal(INVALID, lambda: insert(client, EVENTS, returning=True))
-    assert text == "the returned rows are larger than 10 bytes; send fewer rows"
-    assert (events.commits, events.aborts) == (0, 1)
+@pytest.mark.parametrize("operation", ["insert", "delete"])
+def test_too_much_to_return_is_refused_before_the_commit(operation: str) -> None:
+    """The limit is on the answer as it travels: what may be received is sent, and not a byte more."""
+    most, size = 4096, 0
+    with PutServer(returned_bytes=most) as server, flight.connect(server.location) as client:
+        events = server.add(BatchForms, pa.table({"id": pa.array(range(20_000), pa.int64())}))
+        for step, rows in enumerate(range(8, 400, 8)):
+            ids = list(events.rows)[:rows]
+            new = pa.table({"id": pa.array(range(rows), pa.int64())})
+            try:
+                reply = (
+                    insert(client, new, returning=True)
+                    if operation == "insert"
+                    else delete(client, ids, returning=True)
+                )
+            except pa.ArrowInvalid as refused:
+                assert read_refusal(refused).text == (
+                    "the returned rows take more than 4096 bytes (limits.returned_bytes);"
+                    " return fewer columns, or change fewer rows"
+                )
+                assert events.commits == step
+                break
+            assert returned(reply["returning_data"]).num_rows == rows
+            size = len(json.dumps(reply) if operation == "delete" else msgpack.packb(reply))
+            assert size <= most
+        assert most - 600 < size, "refused too early, or never"
 
 
 # The contract's error tables.
@@ -575,6 +593,34 @@ def test_an_upload_whose_caller_died_commits_nothing(server: PutServer) -> None:
     assert len(events.rows) == 3
 
 
+def test_a_caller_who_died_before_the_answer_is_no_fault(server: PutServer) -> None:
+    """The commit stands; the call ends as cancelled, and nothing is logged as unexpected."""
+    events = server.add(Inserts, EVENTS)
+    script = (
+        "import os, sys, pyarrow as pa; from pyarrow import flight;"
+        "rows = pa.table({'id': [1], 'name': ['x'], 'score': [0.5]});"
+        "client = flight.connect(sys.argv[1]);"
+        "writer, _ = client.do_put(flight.FlightDescriptor.for_command(sys.argv[2].encode()), rows.schema);"
+        "writer.write_table(rows); writer.done_writing(); sys.stdin.read(1); os._exit(9)"
+    )
+    committed = threading.Event()
+
+    def leave() -> None:
+        committed.set()
+        wait_for(events.contexts[-1].is_cancelled, "the end of the caller")
+
+    events.after_commit = leave
+    arguments = [sys.executable, "-c", script, server.location, command("insert").decode()]
+    with structlog.testing.capture_logs() as logged:
+        with subprocess.Popen(arguments, stdin=subprocess.PIPE) as dying:
+            assert committed.wait(60)
+            dying.communicate(b"x")
+        wait_for(lambda: bool(server.outcomes), "the end of the call")
+    assert server.outcomes == ["cancelled"]
+    assert logged == []
+    assert (events.commits, len(events.rows)) == (1, 4)
+
+
 class Upload:
     """An upload as the server reads it, broken where a test wants it."""
 
@@ -616,8 +662,9 @@ def test_a_broken_upload_is_refused_and_aborted(server: PutServer, broken: Excep
         run_put(server, Upload(EVENTS.schema, BATCH, broken))
     with pytest.raises(RequestError, match=r"^the upload has no schema that can be read$"):
         run_put(server, Upload(broken))
-    with pytest.raises(CancelledError):
-        run_put(server, Upload(EVENTS.schema, broken), lambda: True)
+    for ended in (Upload(EVENTS.schema, broken), Upload(broken)):
+        with pytest.raises(CancelledError):
+            run_put(server, ended, lambda: True)
     assert (events.commits, events.aborts) == (0, 2)
 
 
