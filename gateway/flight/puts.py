@@ -28,6 +28,7 @@ from gateway.catalog.changes import (
     find_rowid_column,
     insert_into,
     update_of,
+    why_unchangeable,
 )
 from gateway.catalog.names import fold
 from gateway.catalog.registry import Catalogs
@@ -132,7 +133,7 @@ class Puts:
         command = decode_delete(body)
         target = self._find(headers, command)
         if not can_delete(target.table):
-            raise _no_rowid(Operation.DELETE, target)
+            raise _unchangeable(Operation.DELETE, target)
         options = _options(command, target)
         context = self._resolve_context(headers, target.table, command, is_cancelled)
         upload = pa.schema([ROWID])
@@ -164,7 +165,7 @@ class Puts:
         is_cancelled: IsCancelled,
     ) -> tuple[Statement, Iterator[pa.RecordBatch]]:
         if not can_update(target.table):
-            raise _no_rowid(Operation.UPDATE, target)
+            raise _unchangeable(Operation.UPDATE, target)
         plan = _plan_update(target, schema_of(upload, is_cancelled))
         context = self._resolve_context(headers, target.table, command, is_cancelled)
         statement = update_of(target.table, plan.schema.append(ROWID), options, context)
@@ -208,8 +209,9 @@ class Puts:
             raise
 
 
-def _no_rowid(operation: Operation, target: _Target) -> PreconditionError:
-    return PreconditionError(f"table '{target.table.name.table}' does not support {operation.verb} (no rowid)")
+def _unchangeable(operation: Operation, target: _Target) -> PreconditionError:
+    name, why = target.table.name.table, why_unchangeable(target.table)
+    return PreconditionError(f"table '{name}' does not support {operation.verb} ({why})")
 
 
 def _options(command: Command, target: _Target) -> WriteOptions:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from gateway.lake.spark.engine import Spark
 from gateway.ops.lifecycle import Gateway
 from tests.airport import AirportClient
 from tests.builders import Lake
-from tests.flight.writing import JsonClient, batch, numbers, refused, rows_of, version_of
+from tests.conftest import CATALOG, settings_for
+from tests.flight.writing import JsonClient, batch, numbers, rows_of, sql_error, version_of
 from tests.refusals import Refusal, refusal_of
 
 
@@ -87,7 +90,7 @@ def test_a_row_changed_since_the_read_version_is_a_conflict(
 
 def test_a_read_version_that_does_not_exist_is_not_found(json_client: JsonClient, lake: Lake) -> None:
     told = refusal_of(lambda: json_client.update([1], batch(v=["x"]), read_version=7))
-    name = f"lake.{lake.schema}.n"
+    name = f"{lake.schema}.n"
     assert told == Refusal("NOT_FOUND", f"table '{name}' has no version 7; it has 0 to 0")
 
 
@@ -102,12 +105,63 @@ def test_a_table_without_row_ids_or_for_appending_only_says_what_it_cannot(
 ) -> None:
     lake.create("plain", "k BIGINT, v STRING")
     numbers(lake, "log", delta__appendOnly="true")
-    for table in ("plain", "log"):
+    for table, why in (("plain", "no rowid"), ("log", "append-only")):
         own = JsonClient(gateway.location, lake.schema, table)
-        assert refused(lambda: own.update([1], batch(v=["x"]))) == (  # noqa: B023 - called at once
-            f"table '{table}' does not support UPDATE (no rowid)"
-        )
-        assert f"table '{table}' does not support DELETE (no rowid)" in refused(lambda: own.delete([1]))  # noqa: B023
+        for verb, work in (
+            ("UPDATE", lambda own=own: own.update([1], batch(v=["x"]))),
+            ("DELETE", lambda own=own: own.delete([1])),
+        ):
+            assert refusal_of(work) == precondition(f"table '{table}' does not support {verb} ({why})")
         assert own.insert(batch(k=[50], v=["x"]))["affected_rows"] == 1
         own.close()
+        assert abilities_of(gateway, lake, table) == ("read", "insert")
     assert rows_of(client, lake, "log")[-1] == (50, "x", 4)
+
+
+def test_a_table_whose_writers_must_do_something_unknown_is_read_only(
+    gateway: Gateway, client: AirportClient, lake: Lake
+) -> None:
+    numbers(lake)
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["appendOnly", "fromTheFuture"]}
+    commit = lake.path("n") / "_delta_log" / f"{1:020d}.json"
+    commit.write_text(json.dumps({"protocol": protocol}) + "\n")
+    refuses_every_change(gateway, lake)
+    assert len(rows_of(client, lake)) == 4
+    rows = batch(k=[50], v=["x"])
+    expected = ("InvalidInputException", "table 'n' does not support INSERT operations")
+    assert sql_error(lambda: client.insert(lake.schema, "n", rows)) == expected
+
+
+def test_without_spark_every_table_is_read_only(lake: Lake) -> None:
+    numbers(lake)
+    settings = settings_for(lake.warehouse, spark={"enabled": False})
+    alone = Gateway(settings, Spark(settings.spark))
+    alone.start()
+    try:
+        refuses_every_change(alone, lake)
+    finally:
+        alone.stop()
+
+
+def refuses_every_change(gateway: Gateway, lake: Lake) -> None:
+    own = JsonClient(gateway.location, lake.schema)
+    rows = batch(k=[50], v=["x"])
+    for verb, why, work in (
+        ("INSERT", "operations", lambda: own.insert(rows)),
+        ("UPDATE", "(read-only)", lambda: own.update([1], batch(v=["x"]))),
+        ("DELETE", "(read-only)", lambda: own.delete([1])),
+    ):
+        assert refusal_of(work) == precondition(f"table 'n' does not support {verb} {why}")
+    own.close()
+    assert abilities_of(gateway, lake, "n") == ("read",)
+
+
+def precondition(text: str) -> Refusal:
+    return Refusal("UNKNOWN", text, reason="FAILED_PRECONDITION")
+
+
+def abilities_of(gateway: Gateway, lake: Lake, table: str) -> tuple[str, ...]:
+    """What listings say."""
+    found = gateway.service.lake.catalogs.get(CATALOG).table(lake.schema, table)
+    found.refresh()
+    return found.describe().abilities
