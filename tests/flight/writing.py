@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import tempfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import msgpack
 import pyarrow as pa
 import pytest
 from delta.tables import DeltaMergeBuilder
+from delta.tables import DeltaTable as SparkTable
 from deltalake import DeltaTable, write_deltalake
 from pyarrow import flight
 
@@ -137,3 +140,80 @@ def before_the_next_merge(
     with monkeypatch.context() as patch:
         patch.setattr(DeltaMergeBuilder, "execute", execute)
         yield merges
+
+
+@contextmanager
+def during_the_next_merge(
+    monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], times: float = 1
+) -> Iterator[list[str]]:
+    """Something happens while a MERGE runs, so many times: after its snapshot, before its commit; counts the MERGEs.
+
+    The fence has looked by then and found nothing, so what was committed meanwhile only Delta itself can see.
+    """
+    original = SparkTable.merge
+    merges: list[str] = []
+    halts: list[_Halt] = []
+
+    def merge(table: Any, source: Any, condition: Any) -> Any:
+        merges.append("merge")
+        if len(merges) <= times:
+            halts.append(_Halt(Path(folder) / str(len(merges)), act))
+            source = halts[-1].added_to(source).alias("s")
+        return original(table, source, condition)
+
+    with tempfile.TemporaryDirectory() as folder, monkeypatch.context() as patch:
+        patch.setattr(SparkTable, "merge", merge)
+        try:
+            yield merges
+        finally:
+            for halt in halts:
+                halt.end()
+    for number, halt in enumerate(halts, 1):
+        assert halt.was_reached, f"MERGE {number} read none of its rows"
+
+
+class _Halt:
+    """A source of no rows that keeps whoever reads it waiting until something has been done.
+
+    Opening a FIFO waits for the other end: Python's until a task of the MERGE opens the file, and the task's until
+    Python has come. Whatever reads the source again finds an empty file in its place.
+    """
+
+    def __init__(self, path: Path, act: Callable[[], object]) -> None:
+        self._path = path
+        self._act = act
+        self._is_over = False
+        self.was_reached = False
+        os.mkfifo(path)
+        self._thread = ThreadPoolExecutor(1)  # Spark keeps the session of a thread
+        self._done: Future[None] = self._thread.submit(self._wait)
+
+    def _wait(self) -> None:
+        with self._path.open("w"):
+            if self._is_over:
+                return
+            self.was_reached = True
+            empty = self._path.with_suffix(".empty")
+            empty.touch()
+            empty.replace(self._path)
+            self._act()
+
+    def added_to(self, source: Any) -> Any:
+        """The same rows, read from the file as well."""
+        from pyspark.sql import DataFrame, functions
+
+        session = source.sparkSession
+        # Spark leaves files out that are empty, as a FIFO seems to be, except where it wants them whole.
+        texts = session.sparkContext._jsc.wholeTextFiles(self._path.as_uri(), 1).values().rdd()
+        encoder = session._jvm.org.apache.spark.sql.Encoders.STRING()
+        lines = DataFrame(session._jsparkSession.createDataset(texts, encoder).toDF(), session)
+        columns = [functions.lit(None).cast(field.dataType).alias(field.name) for field in source.schema.fields]
+        return source.union(lines.where("value <> ''").select(*columns))
+
+    def end(self) -> None:
+        """Stop waiting for a reader that never came; raises what went wrong."""
+        self._is_over = True
+        if not self._done.done():
+            os.close(os.open(self._path, os.O_RDONLY | os.O_NONBLOCK))
+        self._thread.shutdown()
+        self._done.result()
