@@ -108,6 +108,7 @@ class LimitSettings(_Section):
     action_bytes: Positive = 16 << 20
     field_bytes: Positive = 64 << 20
     batch_bytes: Positive = 64 << 20
+    returned_bytes: Positive = 4 << 20
     idle_upload_seconds: Seconds = 3600
 
 
