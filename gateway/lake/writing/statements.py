@@ -113,7 +113,8 @@ class DeltaStatement:
     def commit(self) -> int:
         try:
             self._rows.finish()
-            committed = self._write() if self._rows.rows else Committed(0, None)
+            self._context.begin_commit()
+            committed = self._write()
             self._room.landed(self._context, committed)
             return committed.affected
         finally:
@@ -124,9 +125,11 @@ class DeltaStatement:
         if self._context.idempotency_key is not None:
             digest = digest_of(self._operation, self._plan.names, self._rows)
         pending = Pending(self._operation, self._plan, self._rows, self._options, self._context, digest)
-        if digest is None:
-            return self._room.writer.commit(pending)
-        return self._room.answers.once(self._context, digest, lambda: self._room.writer.commit(pending))
+
+        def commit() -> Committed:
+            return self._room.writer.commit(pending) if self._rows.rows else Committed(0, None)
+
+        return commit() if digest is None else self._room.answers.once(self._context, digest, commit)
 
     def abort(self) -> None:
         self._rows.release()
