@@ -60,6 +60,8 @@ def age(lake: Lake, table: str, days: float, renamed: Mapping[str, str] | None =
     Transaction ids tell their time, too: `renamed` gives those in the log other names.
     """
     shift = int(days * 86_400_000)
+    for file in (lake.path(table) / "_delta_log").glob("*.crc"):
+        file.unlink()  # Delta's and Hadoop's checksums, of what is about to be changed
     for file in (lake.path(table) / "_delta_log").glob("*.json"):
         text = file.read_text()
         for old, new in (renamed or {}).items():
@@ -68,7 +70,6 @@ def age(lake: Lake, table: str, days: float, renamed: Mapping[str, str] | None =
         modified = file.stat().st_mtime - shift / 1000
         file.write_text("".join(json.dumps(action) + "\n" for action in actions))
         os.utime(file, (modified, modified))
-        file.with_name(f".{file.name}.crc").unlink(missing_ok=True)  # Hadoop's, of the old bytes
     for file in lake.path(table).rglob("*"):
         if file.is_file() and file.suffix != ".json":
             os.utime(file, (file.stat().st_mtime - shift / 1000,) * 2)

@@ -167,7 +167,7 @@ def test_an_id_that_is_not_known_here_writes_nothing_in_either_dialect_and_reads
             assert code_of(lambda: caller.update([0], batch(v=["x"]), **{header: unknown})) == told  # noqa: B023
             assert code_of(lambda: caller.delete([0], **{header: unknown})) == told  # noqa: B023
     stale = client.begin()
-    stale.id = before_restart
+    stale.id, stale.has_begun = before_restart, True
     assert client.scan(lake.schema, "n", transaction=stale).num_rows == 4
     for change in (
         lambda: client.insert(lake.schema, "n", batch(k=[9], v=["x"]), transaction=stale),
