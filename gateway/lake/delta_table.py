@@ -19,7 +19,7 @@ from gateway.catalog.capabilities import (
     ScanRequest,
     Size,
 )
-from gateway.catalog.changes import Undone, WriteContext
+from gateway.catalog.changes import Footprint, Undone, WriteContext
 from gateway.catalog.names import TableName
 from gateway.errors import NotFoundError, RequestError
 from gateway.lake.adopting.adoption import Adopted, Adoption, Limits
@@ -127,7 +127,7 @@ class DeltaTable:
             snapshots=self._snapshots,
             writer=self._writer,
             staging=tools.staging,
-            answers=Answers(self._log, lambda: self._snapshots.current().version, tools.write.idempotency_seconds),
+            answers=Answers(str(name), self._log, self._snapshots.current, tools.write.idempotency_seconds),
             shape=lambda snapshot: self._told(snapshot).shape,
             landed=lambda context, committed: tools.landed(name, context, committed),
             has_engine=tools.spark.state is not State.OFF,
@@ -152,6 +152,7 @@ class DeltaTable:
         return self._description
 
     def refresh(self) -> bool:
+        self._write_room.answers.drop_old()
         snapshot = self.current()
         with self._lock:
             old = self._description
@@ -201,9 +202,9 @@ class DeltaTable:
         with self._writer.beside_others():
             return Adoption(str(self._name), uri, tools.spark, tools.rowid_column, limits, tools.writer_lock).run()
 
-    def undo(self, transaction: str, context: WriteContext) -> Undone:
+    def undo(self, transaction: str, context: WriteContext, footprint: Footprint) -> Undone:
         self._writer_lock.refuse_early()
-        done = self._writer.commit(Undoing(transaction, context))
+        done = self._writer.commit(Undoing(transaction, context, footprint))
         return Undone(done.affected, done.version)
 
     def alter(self, change: Alteration, caller: str) -> int | None:

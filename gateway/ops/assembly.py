@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from gateway.catalog.changes import Undone, WriteContext
+from gateway.catalog.changes import Traces, WriteContext
 from gateway.catalog.names import TableName, check_name
 from gateway.catalog.registry import Catalog, Catalogs
 from gateway.errors import UnavailableError
@@ -30,11 +30,11 @@ from gateway.lake.ddl.spark_alter import forget_log
 from gateway.lake.ddl.warehouse import EditableWarehouse
 from gateway.lake.delta_table import DeltaTable, TableTools
 from gateway.lake.reading.reader import Readers
-from gateway.lake.reading.traces import traces_of
 from gateway.lake.spark.engine import Profile, Spark, State
 from gateway.lake.tables.storage import Folder
 from gateway.lake.writing.pending import Committed
 from gateway.lake.writing.staging import StagingFolder
+from gateway.lake.writing.traces import traces_of
 from gateway.lake.writing.writer_lock import WriterLocks
 from gateway.settings import CatalogSettings, Settings
 from gateway.telemetry import metrics
@@ -72,8 +72,10 @@ def build_lake(settings: Settings, spark: Spark | None = None) -> Lake:
     readers = Readers(settings.scan, spark)
     executor = ThreadPoolExecutor(settings.discovery.threads, thread_name_prefix="refresh")
 
-    def find_in_log(transaction: TransactionId, issued_ms: int) -> dict[Hashable, Undone | None]:
+    def find_in_log(transaction: TransactionId, issued_ms: int) -> Traces:
         tables = [table for catalog in catalogs for table in catalog.listing().tables.values()]
+        # The log of a table that cannot be served may tell of the transaction all the same.
+        tables += [catalog.source.open(name) for catalog in catalogs for name, _ in catalog.listing().broken.values()]
         logs: dict[Hashable, Folder] = {
             table.name.key: table.log_folder for table in tables if isinstance(table, DeltaTable)
         }
@@ -83,7 +85,10 @@ def build_lake(settings: Settings, spark: Spark | None = None) -> Lake:
     staging = StagingFolder(settings.staging)
 
     def landed(name: TableName, context: WriteContext, committed: Committed) -> None:
-        transactions.wrote(context.transaction, name.key, committed.version, committed.row_ids)
+        if context.refusal is None:
+            # What was written under another transaction, and only answered again, is not this one's to take back.
+            version = None if committed.is_repeat else committed.version
+            transactions.wrote(context.transaction, name.key, version, committed.row_ids)
 
     tools = TableTools(
         readers,

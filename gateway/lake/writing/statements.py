@@ -142,7 +142,8 @@ class DeltaStatement:
     def commit(self) -> int:
         try:
             self._rows.finish()
-            committed = self._write() if self._rows.rows else Committed(0, None)
+            self._context.begin_commit()
+            committed = self._write()
             self._room.landed(self._context, committed)
             return committed.affected
         finally:
@@ -154,9 +155,11 @@ class DeltaStatement:
             digest = digest_of(self._operation, self._plan.names, self._rows)
         plan = self._plan if self._computed is None else self._plan.without(self._computed.left_out())
         pending = Pending(self._operation, plan, self._rows, self._options, self._context, digest)
-        if digest is None:
-            return self._room.writer.commit(pending)
-        return self._room.answers.once(self._context, digest, lambda: self._room.writer.commit(pending))
+
+        def commit() -> Committed:
+            return self._room.writer.commit(pending) if self._rows.rows else Committed(0, None)
+
+        return commit() if digest is None else self._room.answers.once(self._context, digest, commit)
 
     def abort(self) -> None:
         self._rows.release()
