@@ -7,7 +7,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +26,9 @@ from gateway.ops.lifecycle import Gateway
 from tests.airport import AirportClient
 from tests.builders import Lake
 from tests.conftest import CATALOG, settings_for
+from tests.nasty import Disguise
 
+Rows = pa.RecordBatch | Sequence[pa.RecordBatch]
 KINDS = {"k": pa.int64(), "v": pa.string(), "rowid": pa.int64()}
 LEAKS = re.compile(r"/|Traceback|\.py\b|SELECT |MERGE |org\.apache|java\.|_deltaport")
 NUMBERS = pa.schema([("_rowid", pa.int64()), pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
@@ -90,19 +92,20 @@ def running_gateway(warehouse: Path, spark: Spark, staging: Path, memory_rows: i
 
 
 class JsonClient:
-    """The JSON dialect on one table."""
+    """The JSON dialect on one table; a disguise (tests/nasty) changes what is sent, not what it means."""
 
-    def __init__(self, location: str, schema: str, table: str = "n") -> None:
+    def __init__(self, location: str, schema: str, table: str = "n", disguise: Disguise | None = None) -> None:
         self._client = flight.connect(location)
+        self._disguise = disguise
         self._target = {"catalog_name": "lake", "schema_name": schema, "table_name": table}
 
     def close(self) -> None:
         self._client.close()
 
-    def insert(self, rows: pa.RecordBatch, **fields: Any) -> dict[str, Any]:
+    def insert(self, rows: Rows, **fields: Any) -> dict[str, Any]:
         return self._put({"operation": "insert", **fields}, rows)
 
-    def update(self, row_ids: list[int], rows: pa.RecordBatch, **fields: Any) -> dict[str, Any]:
+    def update(self, row_ids: list[int], rows: Rows, **fields: Any) -> dict[str, Any]:
         return self._put({"operation": "update", "row_ids": row_ids, **fields}, rows)
 
     def delete(self, row_ids: list[int], **fields: Any) -> dict[str, Any]:
@@ -113,11 +116,16 @@ class JsonClient:
             reply["returning_data"] = base64.b64decode(reply["returning_data"])
         return _opened(reply)
 
-    def _put(self, command: dict[str, Any], rows: pa.RecordBatch) -> dict[str, Any]:
+    def _put(self, command: dict[str, Any], rows: Rows) -> dict[str, Any]:
+        batches: Iterable[pa.RecordBatch] = [rows] if isinstance(rows, pa.RecordBatch) else rows
+        schema = next(iter(batches)).schema
+        if self._disguise is not None:
+            schema, batches = self._disguise(schema, batches)
         descriptor = flight.FlightDescriptor.for_command(json.dumps({**self._target, **command}).encode())
-        upload, replies = self._client.do_put(descriptor, rows.schema)
+        upload, replies = self._client.do_put(descriptor, schema)
         with upload:
-            upload.write_batch(rows)
+            for each in batches:
+                upload.write_batch(each)
             upload.done_writing()
             reply = replies.read()
         return _opened(msgpack.unpackb(reply.to_pybytes()))

@@ -87,6 +87,7 @@ def _in_memory(session: Any, rows: pa.Table, stored: dict[str, Any]) -> Any:
     from pyspark.sql.types import ByteType, LongType, StructField, StructType
 
     kinds = {ROWID_FIELD: LongType(), POSITION: LongType(), OPERATION: ByteType()}
+    rows = rows.combine_chunks()  # pyspark 4.2.0 stops reading at an empty chunk
     fields = [StructField(name, kinds.get(name) or stored[name]) for name in rows.column_names]
     return session.createDataFrame(rows, schema=StructType(fields))
 
