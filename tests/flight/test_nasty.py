@@ -1,4 +1,4 @@
-"""Writes of the nasty client: whatever an upload is dressed in, what is counted, stored and returned is what was sent."""
+"""Writes of the nasty client: whatever an upload is dressed in, what was sent is counted, stored and returned."""
 
 from __future__ import annotations
 
