@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -12,14 +15,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from pyarrow import flight
 
 from gateway.lake.spark.engine import Spark
 from gateway.ops.lifecycle import Gateway
 from tests.airport import AirportClient
 from tests.builders import Lake
 from tests.conftest import CATALOG
-from tests.flight.writing import JsonClient, running_gateway, staged_files
-from tests.nasty import DISGUISES, Disguise
+from tests.flight.writing import JsonClient, refused, running_gateway, staged_files, version_of
+from tests.nasty import DISGUISES, EVERYTHING, Disguise
+from tests.nasty.frames import EXCHANGE_FRAMES, PUT_FRAMES, leave_exchange, leave_put
 
 Row = dict[str, Any]
 COLUMNS = pa.schema(
@@ -211,3 +216,188 @@ def the_next_statement_works(gateway: Gateway, lake: Lake, expected: dict[int, R
     rows = stored(gateway, lake)
     assert rows.pop(max(rows)) == row(99)
     return rows == expected
+
+
+# Calls that are left in the middle.
+
+
+@pytest.mark.parametrize("operation", ["insert", "update", "delete"])
+@pytest.mark.usefixtures("started")
+def test_an_exchange_left_at_any_frame_writes_all_or_nothing(
+    spooling_gateway: Gateway, lake: Lake, staging: Path, operation: str
+) -> None:
+    first, columns = {
+        "insert": (row(50), COLUMNS.names),
+        "update": ({**row(0, v="left"), "rowid": 0}, [*SETS, "rowid"]),
+        "delete": ({"rowid": 0}, ["rowid"]),
+    }[operation]
+    second = {**first, "k": 51} if operation == "insert" else {**first, "rowid": 1}
+    sent = batches([first, first, second, second], columns, 2, 2)
+    with AirportClient(spooling_gateway.location, CATALOG) as plain:
+        found = plain.look_up_for_change(lake.schema, "n")
+        identifier = plain.transaction_id() or ""
+    headers = [(b"airport-operation", operation.encode()), (b"return-chunks", b"0"), (b"airport-catalog", b"lake")]
+    headers.append((b"airport-transaction-id", identifier.encode()))
+    before = stored(spooling_gateway, lake)
+    for frame in EXCHANGE_FRAMES:
+        leave_exchange(spooling_gateway.location, found.descriptor, headers, sent, frame)
+        assert spooling_gateway.service.gate.wait_empty(60), frame
+        assert staged_files(staging) == [], frame
+        if frame != "half-close":
+            assert stored(spooling_gateway, lake) == before, frame
+    after = stored(spooling_gateway, lake)
+    whole = {
+        "insert": before | dict(zip(range(6, 10), [first, first, second, second], strict=True)),
+        "update": before | {id_: {**before[id_], **{name: first[name] for name in SETS}} for id_ in (0, 1)}
+        if operation == "update"
+        else {},
+        "delete": {id_: each for id_, each in before.items() if id_ > 1},
+    }[operation]
+    assert after in (before, whole)
+    assert the_next_statement_works(spooling_gateway, lake, after)
+
+
+@pytest.mark.usefixtures("started")
+def test_a_put_left_at_any_frame_writes_all_or_nothing(spooling_gateway: Gateway, lake: Lake, staging: Path) -> None:
+    target = {"catalog_name": "lake", "schema_name": lake.schema, "table_name": "n"}
+    before = stored(spooling_gateway, lake)
+    new = [row(50), row(51), row(52), row(53)]
+    for frame in PUT_FRAMES:
+        command = json.dumps({"operation": "insert", **target}).encode()
+        leave_put(spooling_gateway.location, command, batches(new, COLUMNS.names, 2, 2), frame)
+        assert spooling_gateway.service.gate.wait_empty(60), frame
+        assert staged_files(staging) == [], frame
+        if frame != "half-close":
+            assert stored(spooling_gateway, lake) == before, frame
+    after = stored(spooling_gateway, lake)
+    assert after in (before, before | dict(enumerate(new, start=len(before))))
+    assert the_next_statement_works(spooling_gateway, lake, after)
+
+
+# Empty uploads, repeated ids, and callers who meet.
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.usefixtures("started")
+def test_empty_batches_alone_change_nothing(gateway: Gateway, lake: Lake, dialect: str) -> None:
+    client = DIALECTS[dialect](gateway, lake, DISGUISES["empty batches"])
+    before = stored(gateway, lake)
+    try:
+        for returning in (False, True):
+            nothing = Outcome(0, [] if returning else None)
+            assert client.insert(batches([], COLUMNS.names, 0, 0), returning=returning) == nothing
+            assert client.update(batches([], [*SETS, "rowid"], 0, 0), returning=returning) == nothing
+            if dialect == "airport":
+                assert client.delete([], returning=returning) == nothing
+    finally:
+        client.close()
+    assert version_of(lake) == 0
+    assert the_next_statement_works(gateway, lake, before)
+
+
+@pytest.mark.parametrize("is_spooled", [False, True], ids=["in memory", "spooled"])
+@pytest.mark.parametrize("disguise", ["one batch", "empty batches", "one row each"])
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.usefixtures("started")
+def test_a_row_that_is_named_often_counts_once_and_keeps_its_last_values(
+    gateway: Gateway, spooling_gateway: Gateway, lake: Lake, dialect: str, disguise: str, is_spooled: bool
+) -> None:
+    serving = spooling_gateway if is_spooled else gateway
+    expected = stored(serving, lake)
+    values = [(1, "a"), (2, "b"), (1, "c"), (2, "d"), (3, "e"), (1, "f")]
+    sent = [{**row(0, v=text), "rowid": row_id} for row_id, text in values]
+    client = DIALECTS[dialect](serving, lake, DISGUISES[disguise])
+    try:
+        updated = client.update(batches(sent, [*SETS, "rowid"], 2, 1, 3), returning=True)
+        for each in sent:
+            expected[each["rowid"]] |= {name: each[name] for name in SETS}
+        assert stored(serving, lake) == expected
+        assert updated.affected == 3
+        assert updated.returned is not None
+        last = {each["rowid"]: each["v"] for each in updated.returned}
+        assert last == {1: "f", 2: "d", 3: "e"}
+        if dialect == "json" or disguise == "one batch":  # the answer to an earlier batch of an exchange is on its way
+            assert len(updated.returned) == 3
+
+        deleted = client.delete([4, 1, 4, 1, 1], returning=True)
+        gone = [expected.pop(row_id) for row_id in (4, 1)]
+        assert deleted.affected == 2
+        assert without_ids(deleted.returned) == without_ids(gone)
+    finally:
+        client.close()
+    assert the_next_statement_works(serving, lake, expected)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.usefixtures("started")
+def test_callers_who_change_one_row_at_once_change_it_one_after_the_other(
+    gateway: Gateway, lake: Lake, dialect: str
+) -> None:
+    before = stored(gateway, lake)
+    clients = [DIALECTS[dialect](gateway, lake, EVERYTHING) for _ in range(4)]
+    together = threading.Barrier(len(clients))
+
+    def change(number: int) -> int | str:
+        sent = batches([{**row(0, v=f"caller {number}"), "rowid": 2}], [*SETS, "rowid"], 1)
+        together.wait(60)
+        try:
+            return clients[number].update(sent, returning=False).affected
+        except (flight.FlightError, pa.ArrowException) as error:
+            return str(error)
+
+    with ThreadPoolExecutor(len(clients)) as threads:
+        outcomes = list(threads.map(change, range(len(clients))))
+    for client in clients:
+        client.close()
+    assert [outcome for outcome in outcomes if outcome != 1 and "conflict" not in str(outcome)] == []
+    after = stored(gateway, lake)
+    winners = [f"caller {number}" for number, outcome in enumerate(outcomes) if outcome == 1]
+    assert after[2]["v"] in winners
+    assert version_of(lake) == len(winners)
+    assert after == before | {2: {**before[2], **{name: row(0)[name] for name in SETS}, "v": after[2]["v"]}}
+
+
+@pytest.mark.usefixtures("started")
+def test_inserts_at_once_under_one_transaction_count_what_they_store(gateway: Gateway, lake: Lake) -> None:
+    before = stored(gateway, lake)
+    with flight.connect(gateway.location) as asking:
+        (begun,) = asking.do_action(flight.Action("create_transaction", b"{}"))
+    identifier = json.loads(begun.body.to_pybytes())["transaction_id"]
+    clients = [JsonClient(gateway.location, lake.schema, "n", EVERYTHING, identifier) for _ in range(4)]
+    together = threading.Barrier(len(clients))
+
+    def insert(number: int) -> int:
+        together.wait(60)
+        try:
+            reply = clients[number].insert(batches([row(50 + number)], COLUMNS.names, 1))
+        except (flight.FlightError, pa.ArrowException):
+            return 0
+        assert reply["affected_rows"] == 1
+        return 50 + number
+
+    with ThreadPoolExecutor(len(clients)) as threads:
+        told = {key for key in threads.map(insert, range(len(clients))) if key}
+    for client in clients:
+        client.close()
+    assert told
+    assert {each["k"] for each in stored(gateway, lake).values()} == {each["k"] for each in before.values()} | told
+
+
+HIDDEN_NULLS = {"dictionaries": DISGUISES["dictionaries"], "run ends": DISGUISES["run ends"]}
+
+
+@pytest.mark.parametrize("disguise", HIDDEN_NULLS)
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.usefixtures("started")
+def test_a_null_in_a_not_null_column_is_found_wherever_it_hides(
+    gateway: Gateway, lake: Lake, dialect: str, disguise: str
+) -> None:
+    before = stored(gateway, lake)
+    client = DIALECTS[dialect](gateway, lake, HIDDEN_NULLS[disguise])
+    try:
+        bad = batches([row(50), {**row(51), "k": None}], COLUMNS.names, 1, 1)
+        assert refused(lambda: client.insert(bad, returning=True)) == "NOT NULL constraint failed: column 'k'"
+    finally:
+        client.close()
+    assert version_of(lake) == 0
+    assert the_next_statement_works(gateway, lake, before)

@@ -94,9 +94,18 @@ def running_gateway(warehouse: Path, spark: Spark, staging: Path, memory_rows: i
 class JsonClient:
     """The JSON dialect on one table; a disguise (tests/nasty) changes what is sent, not what it means."""
 
-    def __init__(self, location: str, schema: str, table: str = "n", disguise: Disguise | None = None) -> None:
+    def __init__(
+        self,
+        location: str,
+        schema: str,
+        table: str = "n",
+        disguise: Disguise | None = None,
+        transaction: str | None = None,
+    ) -> None:
         self._client = flight.connect(location)
         self._disguise = disguise
+        headers = [] if transaction is None else [(b"x-transaction-id", transaction.encode())]
+        self._options = flight.FlightCallOptions(headers=headers)
         self._target = {"catalog_name": "lake", "schema_name": schema, "table_name": table}
 
     def close(self) -> None:
@@ -110,7 +119,7 @@ class JsonClient:
 
     def delete(self, row_ids: list[int], **fields: Any) -> dict[str, Any]:
         body = json.dumps({**self._target, "row_ids": row_ids, **fields}).encode()
-        (result,) = self._client.do_action(flight.Action("delete", body))
+        (result,) = self._client.do_action(flight.Action("delete", body), self._options)
         reply = json.loads(result.body.to_pybytes())
         if "returning_data" in reply:
             reply["returning_data"] = base64.b64decode(reply["returning_data"])
@@ -122,7 +131,7 @@ class JsonClient:
         if self._disguise is not None:
             schema, batches = self._disguise(schema, batches)
         descriptor = flight.FlightDescriptor.for_command(json.dumps({**self._target, **command}).encode())
-        upload, replies = self._client.do_put(descriptor, schema)
+        upload, replies = self._client.do_put(descriptor, schema, self._options)
         with upload:
             for each in batches:
                 upload.write_batch(each)

@@ -215,11 +215,14 @@ def nothing_but_nulls_as_null_type(schema: pa.Schema, batches: Batches) -> tuple
 
 
 def _backwards(schema: pa.Schema, batches: Batches) -> tuple[pa.Schema, Batches]:
-    """Columns in another order and another case."""
-    names = schema.names[::-1]
-    spelled = [name if _is_rowid(schema.field(name)) else name.upper() for name in names]
-    other = pa.schema([schema.field(name).with_name(new) for name, new in zip(names, spelled, strict=True)])
+    """Columns in another order."""
+    other = pa.schema(list(schema)[::-1])
     return other, (pa.RecordBatch.from_arrays(batch.columns[::-1], schema=other) for batch in batches)
+
+
+def _in_capitals(schema: pa.Schema, batches: Batches) -> tuple[pa.Schema, Batches]:
+    other = pa.schema([field if _is_rowid(field) else field.with_name(field.name.upper()) for field in schema])
+    return other, (pa.RecordBatch.from_arrays(batch.columns, schema=other) for batch in batches)
 
 
 def _with_metadata(schema: pa.Schema, batches: Batches) -> tuple[pa.Schema, Batches]:
@@ -255,7 +258,7 @@ DISGUISES: dict[str, Disguise] = {
     "narrow numbers": then(_retyped(narrow), _row_ids_as(pa.int32())),
     "unsigned row ids": _row_ids_as(pa.uint64()),
     "null type": nothing_but_nulls_as_null_type,
-    "other order": _backwards,
+    "other order": then(_backwards, _in_capitals),
     "metadata": _with_metadata,
     "never null": _never_null,
 }
