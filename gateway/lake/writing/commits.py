@@ -82,8 +82,11 @@ def _statements(info: dict[str, Any]) -> tuple[StatementNote, ...]:
 
 
 def affected_in(log: Folder, version: int) -> int | None:
-    """How many rows Delta counted in a MERGE that landed."""
-    counted = (_commit_info(log, version) or {}).get("operationMetrics", {})
+    """How many rows Delta counted in a MERGE or an append that landed."""
+    info = _commit_info(log, version) or {}
+    counted = info.get("operationMetrics", {})
+    if info.get("operation") == "WRITE":
+        return int(counted["numOutputRows"]) if str(counted.get("numOutputRows")).isdecimal() else None
     found = [counted.get(f"numTargetRows{what}") for what in ("Inserted", "Updated", "Deleted")]
     return sum(map(int, found)) if all(str(value).isdecimal() for value in found) else None
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gateway.catalog.changes import Operation, WriteContext, WriteOptions
-from gateway.errors import CancelledError
+from gateway.errors import CancelledError, RequestError
 from gateway.lake.reading.lookups import rows_by_id
 from gateway.lake.tables.schemas import is_rowid
 from gateway.lake.tables.snapshots import LogSnapshot, Snapshots
@@ -22,10 +22,11 @@ from gateway.lake.writing.change_sets import last_of_each
 from gateway.lake.writing.idempotency import Answers, digest_of
 from gateway.lake.writing.pending import Committed, Pending
 from gateway.lake.writing.staging import POSITION, StagedRows, StagingFolder
-from gateway.lake.writing.uploads import ROWID_FIELD, UploadPlan, convert, plan_upload
+from gateway.lake.writing.uploads import ROWID_FIELD, ComputedColumns, Partitions, convert, plan_upload
 from gateway.lake.writing.writer import TableWriter
 
 _APPEND_ONLY = "delta.appendOnly"
+_MAPPING_MODE = "delta.columnMapping.mode"
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,9 @@ class DeltaStatement:
             base = before.version - 1  # sent again: the rows to return are those of the first time
         self._snapshot = room.snapshots.current() if base is None else room.snapshots.at(base)
         self._shape = room.shape(self._snapshot)
-        self._plan: UploadPlan = plan_upload(operation, self._snapshot.schema, upload)
+        self._plan = plan_upload(operation, self._snapshot.schema, upload, _partitions(self._snapshot))
         self._rows = StagedRows(room.staging, convert(self._plan, _empty(upload)).schema)
+        self._computed = ComputedColumns(self._plan) if operation is Operation.INSERT else None
         self._returned_ids: set[int] = set()
 
     @property
@@ -100,6 +102,8 @@ class DeltaStatement:
         if self._context.is_cancelled():
             raise CancelledError("the statement was cancelled; nothing was written")
         rows = convert(self._plan, batch)
+        if self._computed is not None:
+            self._computed.look_at(rows)
         self._rows.add(rows)
         if not self._options.returning:
             return None
@@ -123,7 +127,8 @@ class DeltaStatement:
         digest = None
         if self._context.idempotency_key is not None:
             digest = digest_of(self._operation, self._plan.names, self._rows)
-        pending = Pending(self._operation, self._plan, self._rows, self._options, self._context, digest)
+        plan = self._plan if self._computed is None else self._plan.without(self._computed.left_out())
+        pending = Pending(self._operation, plan, self._rows, self._options, self._context, digest)
         if digest is None:
             return self._room.writer.commit(pending)
         return self._room.answers.once(self._context, digest, lambda: self._room.writer.commit(pending))
@@ -137,6 +142,7 @@ class DeltaStatement:
 
     def _updated(self, batch: pa.RecordBatch, rows: pa.Table) -> pa.RecordBatch:
         """The rows that are there, each once, with their new values."""
+        self._refuse_repeated(rows.column(ROWID_FIELD))
         columns = self._snapshot.schema.columns
         others = () if self._options.echo else [column for column in columns if column.name not in self._plan.names]
         found = rows_by_id(self._snapshot, rows.column(ROWID_FIELD), others)
@@ -149,6 +155,16 @@ class DeltaStatement:
         for name in self._plan.names:
             beside = beside.append_column(last.schema.field(name), last.column(name))
         return self._as_told(beside)
+
+    def _refuse_repeated(self, row_ids: pa.ChunkedArray) -> None:
+        """The last value of a row counts, but an earlier batch was already answered with another one."""
+        named = set(row_ids.to_pylist())
+        if repeated := named & self._returned_ids:
+            raise RequestError(
+                f"row id {min(repeated)} comes in two batches, but UPDATE … RETURNING takes each row once;"
+                " nothing was written"
+            )
+        self._returned_ids |= named
 
     def _old_rows(self, rows: pa.Table) -> pa.RecordBatch:
         """The rows as they were at the version the statement read; none is returned twice."""
@@ -176,6 +192,12 @@ def _taken(batch: pa.RecordBatch, places: pa.Array) -> pa.RecordBatch:
     # Row by row: Arrow's own `take` has no kernel for views.
     pieces = [batch.slice(place, 1) for place in places.to_pylist()]
     return pa.Table.from_batches(pieces, batch.schema).combine_chunks().to_batches()[0] if pieces else batch.slice(0, 0)
+
+
+def _partitions(snapshot: LogSnapshot) -> Partitions:
+    # With column mapping, folders have names that mean nothing.
+    is_mapped = snapshot.configuration.get(_MAPPING_MODE, "none") != "none"
+    return Partitions(frozenset(snapshot.partition_columns), in_folders=not is_mapped)
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:
