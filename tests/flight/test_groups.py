@@ -31,6 +31,7 @@ from tests.flight.writing import (
     rows_of,
     version_of,
 )
+from tests.nasty import DISGUISES, EVERYTHING, Disguise
 
 Work = Callable[[AirportClient], Any]
 KEYS = {"deltaport__primaryKey": '["k"]'}
@@ -39,8 +40,11 @@ KEYS = {"deltaport__primaryKey": '["k"]'}
 class Together:
     """Statements of several clients that all wait while a first one is written, and so share the next commit."""
 
-    def __init__(self, gateway: Gateway, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, gateway: Gateway, lake: Lake, monkeypatch: pytest.MonkeyPatch, disguise: Disguise | None
+    ) -> None:
         self._gateway = gateway
+        self._disguise = disguise
         self._lake = lake
         self._monkeypatch = monkeypatch
         self.merges: list[str] = []
@@ -63,7 +67,7 @@ class Together:
 
     @contextmanager
     def _clients(self, count: int) -> Iterator[list[AirportClient]]:
-        clients = [AirportClient(self._gateway.location, CATALOG) for _ in range(count)]
+        clients = [AirportClient(self._gateway.location, CATALOG, disguise=self._disguise) for _ in range(count)]
         for client in clients:
             client.table(self._lake.schema, "n")
         yield clients
@@ -79,8 +83,16 @@ class Together:
 
 
 @pytest.fixture
-def together(gateway: Gateway, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Together:
-    return Together(gateway, lake, monkeypatch)
+def together(gateway: Gateway, lake: Lake, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Together:
+    return Together(gateway, lake, monkeypatch, getattr(request, "param", None))
+
+
+disguised_together = pytest.mark.parametrize(
+    "together",
+    [None, DISGUISES["empty batches"], EVERYTHING],
+    ids=["plain", "empty batches", "everything"],
+    indirect=True,
+)
 
 
 def table_of(gateway: Gateway, lake: Lake) -> Any:
@@ -106,6 +118,7 @@ def notes_of(lake: Lake) -> list[list[dict[str, Any]]]:
     return [json.loads(info["userMetadata"])["deltaport"]["statements"] for info in history if "userMetadata" in info]
 
 
+@disguised_together
 def test_statements_that_wait_become_one_commit_with_their_own_counts(
     together: Together, client: AirportClient, lake: Lake
 ) -> None:
@@ -127,6 +140,7 @@ def test_statements_that_wait_become_one_commit_with_their_own_counts(
     assert shared == [("insert", 1, "7"), ("update", 2, "0:1"), ("delete", 1, "2"), ("insert", 1, "8")]
 
 
+@disguised_together
 def test_a_bad_member_is_told_so_and_the_others_are_written(
     together: Together, client: AirportClient, lake: Lake
 ) -> None:

@@ -6,7 +6,7 @@ import base64
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,8 +25,10 @@ from gateway.ops.lifecycle import Gateway
 from tests.airport import AirportClient
 from tests.builders import Lake
 from tests.conftest import CATALOG, settings_for
+from tests.nasty import Disguise
 from tests.refusals import refusal_of
 
+Rows = pa.RecordBatch | Sequence[pa.RecordBatch]
 KINDS = {"k": pa.int64(), "v": pa.string(), "rowid": pa.int64()}
 NUMBERS = pa.schema([("_rowid", pa.int64()), pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
 
@@ -83,34 +85,49 @@ def running_gateway(warehouse: Path, spark: Spark, staging: Path, memory_rows: i
 
 
 class JsonClient:
-    """The JSON dialect on one table."""
+    """The JSON dialect on one table; a disguise (tests/nasty) changes what is sent, not what it means."""
 
-    def __init__(self, location: str, schema: str, table: str = "n") -> None:
+    def __init__(
+        self,
+        location: str,
+        schema: str,
+        table: str = "n",
+        disguise: Disguise | None = None,
+        transaction: str | None = None,
+    ) -> None:
         self._client = flight.connect(location)
+        self._disguise = disguise
+        headers = [] if transaction is None else [(b"x-transaction-id", transaction.encode())]
+        self._options = flight.FlightCallOptions(headers=headers)
         self._target = {"catalog_name": "lake", "schema_name": schema, "table_name": table}
 
     def close(self) -> None:
         self._client.close()
 
-    def insert(self, rows: pa.RecordBatch, **fields: Any) -> dict[str, Any]:
+    def insert(self, rows: Rows, **fields: Any) -> dict[str, Any]:
         return self._put({"operation": "insert", **fields}, rows)
 
-    def update(self, row_ids: list[int], rows: pa.RecordBatch, **fields: Any) -> dict[str, Any]:
+    def update(self, row_ids: list[int], rows: Rows, **fields: Any) -> dict[str, Any]:
         return self._put({"operation": "update", "row_ids": row_ids, **fields}, rows)
 
     def delete(self, row_ids: list[int], **fields: Any) -> dict[str, Any]:
         body = json.dumps({**self._target, "row_ids": row_ids, **fields}).encode()
-        (result,) = self._client.do_action(flight.Action("delete", body))
+        (result,) = self._client.do_action(flight.Action("delete", body), self._options)
         reply = json.loads(result.body.to_pybytes())
         if "returning_data" in reply:
             reply["returning_data"] = base64.b64decode(reply["returning_data"])
         return _opened(reply)
 
-    def _put(self, command: dict[str, Any], rows: pa.RecordBatch) -> dict[str, Any]:
+    def _put(self, command: dict[str, Any], rows: Rows) -> dict[str, Any]:
+        batches: Iterable[pa.RecordBatch] = [rows] if isinstance(rows, pa.RecordBatch) else rows
+        schema = next(iter(batches)).schema
+        if self._disguise is not None:
+            schema, batches = self._disguise(schema, batches)
         descriptor = flight.FlightDescriptor.for_command(json.dumps({**self._target, **command}).encode())
-        upload, replies = self._client.do_put(descriptor, rows.schema)
+        upload, replies = self._client.do_put(descriptor, schema, self._options)
         with upload:
-            upload.write_batch(rows)
+            for each in batches:
+                upload.write_batch(each)
             upload.done_writing()
             reply = replies.read()
         return _opened(msgpack.unpackb(reply.to_pybytes()))
