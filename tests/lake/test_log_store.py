@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -161,23 +161,53 @@ def test_a_commit_whose_files_cannot_be_synced_fails_and_is_not_there(store: Sto
     assert store.names() == []
 
 
-def test_a_merge_whose_new_file_is_lost_before_its_commit_changes_nothing(spark: Any, lake: Lake) -> None:
-    """Through Delta's own transaction: the version that cannot be synced never shows."""
+@pytest.fixture
+def without_its_file(spark: Any, lake: Lake) -> Iterator[tuple[Path, Callable[[], object]]]:
+    """A table, and the commit of a transaction of Delta's own whose new file is lost by then."""
     path = lake.path(lake.create("t", "id BIGINT"))
     lake.fill("t", "VALUES (1)")
-    before = DeltaTable(path).version()
     jvm = spark._jvm
     jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
     transaction = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, str(path)).startTransaction()
     written = list(jvm.scala.jdk.javaapi.CollectionConverters.asJava(transaction.writeFiles(spark.range(2)._jdf)))
-    for file in path.glob("*.parquet"):
-        if file.name in {action.path() for action in written}:
-            file.unlink()
+    for file in written:
+        (path / file.path()).unlink()
     manual = getattr(getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$ManualUpdate$"), "MODULE$")
+    actions = jvm.org.apache.spark.api.python.PythonUtils.toSeq(written)
+    yield path, lambda: transaction.commit(actions, manual)
+    spark.conf.unset(FSYNC)
+
+
+def test_a_commit_of_delta_whose_file_is_lost_changes_nothing(
+    spark: Any, without_its_file: tuple[Path, Callable[[], object]]
+) -> None:
+    path, commit_it = without_its_file
+    before = DeltaTable(path).version()
     with pytest.raises(Py4JJavaError, match="NoSuchFileException"):
-        transaction.commit(jvm.org.apache.spark.api.python.PythonUtils.toSeq(written), manual)
+        commit_it()
     assert DeltaTable(path).version() == before
     assert [row.id for row in spark.read.format("delta").load(str(path)).collect()] == [1]
+
+
+def test_the_session_that_commits_says_whether_it_is_synced(
+    spark: Any, without_its_file: tuple[Path, Callable[[], object]]
+) -> None:
+    path, commit_it = without_its_file
+    before = DeltaTable(path).version()
+    spark.conf.set(FSYNC, "false")
+    commit_it()  # nobody looked at the file
+    assert DeltaTable(path).version() == before + 1
+
+
+def test_a_checksum_that_was_left_behind_does_not_hide_what_is_written(store: Store, spark: Any) -> None:
+    """Delta's own store writes such checksums, for Hadoop to compare when it reads."""
+    for name in (commit(0), "_last_checkpoint"):
+        (store.log / f".{name}.crc").write_bytes(b"crc\0\0\0\x02\0wrong")
+    store.write(0, ['{"commitInfo":{}}'])
+    store.replace("_last_checkpoint", ['{"version":0,"size":1}'])
+    assert store.names() == [commit(0), "_last_checkpoint"]
+    text = spark.read.text(str(store.log / commit(0)))
+    assert [row.value for row in text.collect()] == ['{"commitInfo":{}}']
 
 
 def run_bare(script: str, *arguments: object, under: tuple[str, ...] = ()) -> subprocess.Popen[str]:
