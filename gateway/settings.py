@@ -87,6 +87,7 @@ class StagingSettings(_Section):
 
 
 class WriteSettings(_Section):
+    fsync: bool = True
     small_bytes: Positive = 32 << 20
     retry_seconds: Seconds = 60
     group_statements: Positive = 256
