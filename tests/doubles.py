@@ -71,6 +71,10 @@ class MemorySnapshot:
     def size(self) -> Size:
         return Size(self.data.num_rows, self.data.nbytes, 1)
 
+    @property
+    def rows(self) -> int | None:
+        return self.data.num_rows
+
     def statistics(self, column: str) -> ColumnStatistics:
         return self.table.known.get(column, ColumnStatistics())
 

@@ -19,7 +19,7 @@ from gateway.wire.tickets import SchemaStamp, Slice
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What the log says about a snapshot's size; None where it says nothing."""
+    """What the log says about a snapshot's size; None where it says nothing. `rows` may count deleted ones."""
 
     rows: int | None
     bytes: int
@@ -99,6 +99,10 @@ class Snapshot(Protocol):
 
     @property
     def size(self) -> Size: ...
+
+    @property
+    def rows(self) -> int | None:
+        """How many rows there are; more than that where the log does not tell how many of them are deleted."""
 
     def slices(self, request: ScanRequest) -> list[Slice | None]:
         """Cuts a scan into parts that together give every row once; [None] is the uncut scan."""

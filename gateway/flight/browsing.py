@@ -100,7 +100,7 @@ class Browsing:
             target.shape,
             descriptor,
             self._scans.tickets(target, whole) if with_endpoints else [],
-            -1 if target.snapshot.size.rows is None else target.snapshot.size.rows,
+            -1 if target.snapshot.rows is None else target.snapshot.rows,
             target.snapshot.size.bytes,
             app_metadata=_metadata(target, headers.catalog or target.catalog.name),
         )

@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import pyarrow as pa
 
@@ -28,6 +28,7 @@ from gateway.lake.ddl.altering import TableAlterer
 from gateway.lake.reading.reader import Readers
 from gateway.lake.reading.statistics import column_statistics
 from gateway.lake.spark.engine import Spark, State
+from gateway.lake.tables.deletions import deleted_rows
 from gateway.lake.tables.history import parse_moment, parse_version, version_at_time
 from gateway.lake.tables.schemas import shape_of
 from gateway.lake.tables.snapshots import LOG, LogSnapshot, Snapshots
@@ -42,6 +43,8 @@ from gateway.settings import WriteSettings
 from gateway.wire.ddl import Alteration
 from gateway.wire.tickets import Slice, stamp_of
 
+_DELETION_VECTORS = "deletionVectors"
+
 
 @dataclass(frozen=True)
 class DeltaSnapshot:
@@ -50,6 +53,7 @@ class DeltaSnapshot:
     log: LogSnapshot
     shape: pa.Schema
     readers: Readers
+    folder: Folder
 
     @property
     def version(self) -> int:
@@ -62,6 +66,13 @@ class DeltaSnapshot:
     @property
     def size(self) -> Size:
         return self.log.size
+
+    @cached_property
+    def rows(self) -> int | None:
+        stored = self.log.size.rows
+        if stored is None or _DELETION_VECTORS not in self.log.reader_features:
+            return stored
+        return stored - (deleted_rows(self.folder, self.version) or 0)
 
     def statistics(self, column: str) -> ColumnStatistics:
         stored = self.log.schema.column(column)
@@ -218,4 +229,4 @@ class DeltaTable:
         self._snapshots.close()
 
     def _wrap(self, snapshot: LogSnapshot) -> DeltaSnapshot:
-        return DeltaSnapshot(snapshot, shape_of(snapshot.schema, statistics=self._statistics), self._readers)
+        return DeltaSnapshot(snapshot, shape_of(snapshot.schema, statistics=self._statistics), self._readers, self._log)
