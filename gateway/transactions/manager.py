@@ -130,15 +130,17 @@ class TransactionManager:
             known.owner = owner
             return known.open(Place(table, newest.identity), newest.version)
 
-    def refusal(self, transaction: str, *, once: bool) -> PreconditionError:
+    def refusal(self, transaction: str, *, once: bool) -> GatewayError:
         """Why the transaction takes no statement now, for one that it did not take a while ago."""
         parsed = self._genuine(transaction)
         if parsed is None:
             return PreconditionError(f"transaction {transaction[:60]} is not known; start a new one")
         with self._lock:
             known = self._known(parsed)
-            told = None if known is None or known.is_renewed else known.refusal(once=once)
-        return told or _expired(parsed.id)
+            if known is None or known.is_renewed:
+                return _expired(parsed.id)
+            # It may be free again when a rollback has failed meanwhile.
+            return known.refusal(once=once) or _being_undone(parsed.id)
 
     def may_have_written(self, transaction: str) -> bool:
         """Whether this gateway, or one before it, may have written under this id."""
