@@ -95,8 +95,9 @@ def lake(spark: Any, warehouse: Path, request: pytest.FixtureRequest) -> Lake:
 
 
 @pytest.fixture
-def client(gateway: Gateway) -> Iterator[AirportClient]:
-    with AirportClient(gateway.location, CATALOG) as attached:
+def client(gateway: Gateway, request: pytest.FixtureRequest) -> Iterator[AirportClient]:
+    """As DuckDB is, or in the disguise that is the fixture's parameter."""
+    with AirportClient(gateway.location, CATALOG, disguise=getattr(request, "param", None)) as attached:
         yield attached
 
 

@@ -185,6 +185,11 @@ def can_delete(table: object) -> bool:
     return isinstance(abilities_of(table), BatchDeletable | Deletable)
 
 
+def why_unchangeable(table: object) -> str:
+    """Why a table's rows stay as they are, in a word or two; where the table does not say, they have no ids."""
+    return str(getattr(abilities_of(table), "unchangeable", "no rowid"))
+
+
 def find_rowid_column(schema: pa.Schema | None) -> int:
     """Position of the first field named `rowid` or marked as one, from the left; -1 when there is none."""
     if schema is None:

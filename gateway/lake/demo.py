@@ -6,7 +6,9 @@ half-made demo is never seen. An existing schema of that name is left alone.
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ log = structlog.get_logger(__name__)
 
 SCHEMA = "demo"
 ORDERS = 100_000
+_HOUR = 3600
 _PROPERTIES = {
     "delta.enableDeletionVectors": "true",
     "delta.columnMapping.mode": "name",
@@ -142,6 +145,15 @@ def _events(session: Any, path: str, rowid: str) -> None:
             first + 1999,
         )
     session.sql(f"DELETE FROM {table_at(path)} WHERE event_id % 100 = 7")
+    _backdate(Path(path))
+
+
+def _backdate(table: Path) -> None:
+    """A day between two versions, the newest of an hour ago: time travel has somewhere to go at once."""
+    commits = sorted((table / "_delta_log").glob("*.json"), reverse=True)
+    for age, commit in enumerate(commits):
+        moment = time.time() - _HOUR - age * 24 * _HOUR
+        os.utime(commit, (moment, moment))
 
 
 def _create(session: Any, path: str, comment: str, columns: str, partitioning: str = "") -> None:

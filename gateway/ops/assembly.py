@@ -68,7 +68,7 @@ class Service:
 
 def build_lake(settings: Settings, spark: Spark | None = None) -> Lake:
     """A Spark that is given is used as it is: a process has but one, and its owner starts and stops it."""
-    spark = spark or Spark(settings.spark, on_state=_show_spark_state)
+    spark = spark or Spark(settings.spark, on_state=_show_spark_state, fsync=settings.write.fsync)
     readers = Readers(settings.scan, spark)
     executor = ThreadPoolExecutor(settings.discovery.threads, thread_name_prefix="refresh")
 
@@ -101,7 +101,7 @@ def build_lake(settings: Settings, spark: Spark | None = None) -> Lake:
         adopts=settings.rowids.adopt == "auto",
     )
 
-    roots = {name: _root(part) for name, part in settings.catalogs.items()}
+    roots = {name: _root(part, fsync=settings.write.fsync) for name, part in settings.catalogs.items()}
     locks = WriterLocks(spark, roots)
 
     def replaced(uri: str) -> None:
@@ -139,7 +139,7 @@ def build_service(settings: Settings, spark: Spark | None = None) -> Service:
     contexts = WriteContexts(transactions)
     gate = Gate()
     uploads = Uploads(settings.limits, streams.is_scanning)
-    puts = Puts(lake.catalogs, contexts.of_caller, contexts.outcome, uploads)
+    puts = Puts(lake.catalogs, contexts.of_caller, contexts.outcome, uploads, settings.limits.returned_bytes)
     transaction_actions = TransactionActions(lake.catalogs, transactions)
     editors = Editors(lake.catalogs)
     fillings = Fillings(lambda catalog: editors.get(catalog)[1], transactions.issued_ms)
@@ -169,8 +169,8 @@ def _catalog(
     return Catalog(check_name("catalog", name), warehouse, first_version, run_all, settings.description)
 
 
-def _root(settings: CatalogSettings) -> Folder | None:
-    return None if settings.warehouse is None else Folder.open(settings.warehouse)
+def _root(settings: CatalogSettings, *, fsync: bool) -> Folder | None:
+    return None if settings.warehouse is None else Folder.open(settings.warehouse, fsync=fsync)
 
 
 def _show_spark_state(state: State) -> None:

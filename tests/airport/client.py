@@ -25,7 +25,7 @@ from tests.airport.exchange import Changed, as_batches, conform, upload_schema
 from tests.airport.packing import ProtocolViolation
 from tests.airport.replies import Flight, flight_path, info_schema
 from tests.airport.scan import Scan, Scanned
-from tests.airport.steps import At, Binding, Filters, Steps, Transaction
+from tests.airport.steps import At, Binding, Disguise, Filters, Steps, Transaction
 from tests.airport_filters import Expression, listing_document
 
 Rows = pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch]
@@ -37,6 +37,7 @@ class AirportClient(Steps):
     `token` is a secret scoped to the location and goes on every call; a token given
     in ATTACH (`attach_token`) goes on catalog calls only, as the real client has it.
     `calls` is everything sent so far. One instance serves one thread at a time.
+    With a `disguise` (tests/nasty) uploads differ from what DuckDB sends: rows and meaning are the same.
     """
 
     def __init__(
@@ -48,8 +49,9 @@ class AirportClient(Steps):
         attach_token: str | None = None,
         session: str | None = None,
         threads: int = 1,
+        disguise: Disguise | None = None,
     ) -> None:
-        super().__init__(Identity(location, catalog, token, attach_token, session or str(uuid.uuid4())))
+        super().__init__(Identity(location, catalog, token, attach_token, session or str(uuid.uuid4())), disguise)
         self.threads = threads
         self.ddl = Ddl(self)
 

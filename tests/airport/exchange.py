@@ -37,13 +37,15 @@ def upload(
     *,
     returning: bool,
     judge_reply: Callable[[pa.Schema], None],
+    is_disguised: bool = False,
 ) -> Changed:
     """Send `source` and wait for the count.
 
     Nothing of `source` is taken before the server's schema is here, so a source
     that scans the same table starts its scan while the exchange is open. When the
     source itself fails, the client half-closes as after a success, waits for the
-    reply, and only then shows the failure: so does this.
+    reply, and only then shows the failure: so does this. A disguised source is sent
+    batch by batch as it is, empty ones and all.
     """
     writer, reader = streams
     try:
@@ -51,7 +53,7 @@ def upload(
         reply_schema = reader.schema  # blocks: no batch leaves before the server's schema is here
         if returning:
             judge_reply(reply_schema)
-        returned, failure = _send(writer, reader, split(source), returning)
+        returned, failure = _send(writer, reader, iter(source) if is_disguised else split(source), returning)
         writer.done_writing()
         changed = _read_outcome(reader)
     except BaseException:
@@ -89,18 +91,18 @@ def _send(
             return returned, None
         writer.write_batch(batch)
         if returning:
-            returned.append(_read_answer(reader))
+            returned.append(_read_answer(reader, max(batch.num_rows, MAX_ROWS)))
 
 
-def _read_answer(reader: flight.FlightStreamReader) -> pa.RecordBatch:
+def _read_answer(reader: flight.FlightStreamReader, most: int) -> pa.RecordBatch:
     try:
         chunk = reader.read_chunk()
     except StopIteration:
         raise ProtocolViolation("DoExchange: the stream ended where a batch was due") from None
     if chunk.data is None:
         raise ProtocolViolation("DoExchange: metadata came where a batch was due")
-    if chunk.data.num_rows > MAX_ROWS:
-        raise ProtocolViolation(f"DoExchange: {chunk.data.num_rows} rows in one answer, {MAX_ROWS} at most are kept")
+    if chunk.data.num_rows > most:
+        raise ProtocolViolation(f"DoExchange: {chunk.data.num_rows} rows in one answer, {most} at most are kept")
     judge_batch(chunk.data)
     return chunk.data
 

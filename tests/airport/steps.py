@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -37,6 +37,7 @@ from tests.airport_filters import Expression, build_document
 
 Filters = str | Sequence[Expression]
 At = tuple[str, object]
+Disguise = Callable[[pa.Schema, Iterable[pa.RecordBatch]], tuple[pa.Schema, Iterable[pa.RecordBatch]]]
 
 
 class Transaction:
@@ -68,8 +69,9 @@ class Binding:
 class Steps:
     """One attached catalog and its connection. One instance serves one thread at a time."""
 
-    def __init__(self, identity: Identity) -> None:
+    def __init__(self, identity: Identity, disguise: Disguise | None = None) -> None:
         self.identity = identity
+        self.disguise = disguise
         self.connection = Connection(identity.location)
         self.catalog = Catalog(self._list_schemas, lambda entry: self.open_contents(entry.name, entry.contents))
         self._is_fixed = False
@@ -203,9 +205,12 @@ class Steps:
         """DoExchange with a trace id of its own: it shares only the transaction with its scan."""
         more = {"airport-operation": operation, "return-chunks": "1" if returning else "0"}
         headers = Binding(self.identity, transaction_id).headers(path=table.path, more=more)
+        if self.disguise is not None:
+            schema, source = self.disguise(schema, source)
         judge = judge_rows_by_position(schema) if operation == "update" else judge_rows_by_name(table)
         streams = self.connection.exchange(table.descriptor, headers)
-        return upload(streams, schema, source, returning=returning, judge_reply=judge)
+        is_disguised = self.disguise is not None
+        return upload(streams, schema, source, returning=returning, judge_reply=judge, is_disguised=is_disguised)
 
     def _bound_action(self, binding: Binding, name: str, body: bytes, table: Flight) -> bytes:
         headers = binding.headers(action=name, path=table.path)

@@ -17,6 +17,7 @@ from tests.airport import AirportClient
 from tests.builders import Lake
 from tests.conftest import CATALOG
 from tests.flight.writing import running_gateway, sql_error, version_of
+from tests.nasty import EVERYTHING, also_disguised
 
 CONSTRAINT = "ConstraintException"
 KEYS = {"deltaport.primaryKey": '["k"]', "deltaport.unique": '[["a", "b"]]'}
@@ -29,11 +30,12 @@ def spooling_gateway(warehouse: Path, lake_spark: Spark, tmp_path_factory: pytes
         yield running
 
 
-@pytest.fixture(params=["memory", "spooled"])
+@pytest.fixture(params=["memory", "disguised", "spooled"])
 def writer(request: pytest.FixtureRequest, gateway: Gateway) -> Iterator[AirportClient]:
     """Keys are checked by the direct reader or, of uploads that do not fit memory, by Spark."""
-    chosen = gateway if request.param == "memory" else request.getfixturevalue("spooling_gateway")
-    with AirportClient(chosen.location, CATALOG) as attached:
+    chosen = request.getfixturevalue("spooling_gateway") if request.param == "spooled" else gateway
+    disguise = EVERYTHING if request.param == "disguised" else None
+    with AirportClient(chosen.location, CATALOG, disguise=disguise) as attached:
         yield attached
 
 
@@ -104,6 +106,7 @@ def test_keys_hold_on_the_state_after_an_update(writer: AirportClient, lake: Lak
     ]  # fmt: skip
 
 
+@also_disguised
 def test_keys_of_many_types_are_compared(client: AirportClient, lake: Lake) -> None:
     properties = {"deltaport.primaryKey": '["p"]', "deltaport.unique": '[["dec"], ["txt"], ["bin"], ["at"]]'}
     lake.create("t", "p INT, dec DECIMAL(10, 2), txt STRING, bin BINARY, at TIMESTAMP", properties=properties)
@@ -125,6 +128,7 @@ def test_keys_of_many_types_are_compared(client: AirportClient, lake: Lake) -> N
     assert version_of(lake, "t") == 1
 
 
+@also_disguised
 def test_not_null_and_checks_are_told_by_name(client: AirportClient, lake: Lake) -> None:
     lake.create("t", "_rowid BIGINT, k INT NOT NULL, a STRING, b DATE")
     lake.sql("ALTER TABLE {t} ADD CONSTRAINT positive CHECK (k > 0)", "t")
@@ -147,6 +151,7 @@ def test_a_key_that_names_no_column_stops_writes_with_a_clear_text(client: Airpo
     assert words == f"table '{lake.schema}.t': a key names a column that does not exist"
 
 
+@also_disguised
 def test_a_null_deep_inside_a_value_is_told_by_name(client: AirportClient, lake: Lake) -> None:
     lake.create("t", "_rowid BIGINT, s STRUCT<x: INT NOT NULL>")
     new = pa.RecordBatch.from_pylist([{"s": {"x": None}}], schema=pa.schema([("s", pa.struct([("x", pa.int32())]))]))

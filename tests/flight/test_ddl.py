@@ -309,6 +309,18 @@ def test_tables_that_others_made_are_altered_as_far_as_they_allow(client: Airpor
     assert rows(client, lake.schema, "t", "k", "part") == [(1, 1), (2, 2)]
 
 
+@pytest.mark.parametrize("name", ["count", "a.b", "rows", "k0", "back`tick"])
+def test_a_key_on_a_column_of_any_name(client: AirportClient, schema: str, name: str) -> None:
+    client.ddl.create_table(schema, "t", pa.schema([(name, pa.int64())]))
+    client.insert(schema, "t", pa.RecordBatch.from_pydict({name: [1, 2, None, None]}))
+    quoted = '"' + name + '"'
+    client.ddl.add_constraint(schema, "t", f"UNIQUE({quoted})")
+    assert "Duplicate key" in refused(lambda: client.insert(schema, "t", pa.RecordBatch.from_pydict({name: [2]})))
+    client.ddl.create_table(schema, "u", pa.schema([(name, pa.int64())]))
+    client.insert(schema, "u", pa.RecordBatch.from_pydict({name: [1, 1]}))
+    assert f"same ({name})" in refused(lambda: client.ddl.add_constraint(schema, "u", f"UNIQUE({quoted})"))
+
+
 def test_a_client_that_attached_before_gets_its_old_shape_or_is_told_to_attach_again(
     client: AirportClient, schema: str, other: Callable[[], AirportClient]
 ) -> None:

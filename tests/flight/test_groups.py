@@ -17,11 +17,21 @@ from pyarrow import flight
 
 from gateway.catalog.changes import Footprint, Undone, WriteContext
 from gateway.errors import ConflictError
+from gateway.lake.writing import preparation
 from gateway.ops.lifecycle import Gateway
 from tests.airport import AirportClient
 from tests.builders import Lake
 from tests.conftest import CATALOG
-from tests.flight.writing import batch, before_the_next_merge, numbers, refused, rows_of, version_of
+from tests.flight.writing import (
+    batch,
+    before_the_next_merge,
+    during_the_next_merge,
+    numbers,
+    refused,
+    rows_of,
+    version_of,
+)
+from tests.nasty import DISGUISES, EVERYTHING, Disguise
 
 Work = Callable[[AirportClient], Any]
 KEYS = {"deltaport__primaryKey": '["k"]'}
@@ -30,8 +40,11 @@ KEYS = {"deltaport__primaryKey": '["k"]'}
 class Together:
     """Statements of several clients that all wait while a first one is written, and so share the next commit."""
 
-    def __init__(self, gateway: Gateway, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, gateway: Gateway, lake: Lake, monkeypatch: pytest.MonkeyPatch, disguise: Disguise | None
+    ) -> None:
         self._gateway = gateway
+        self._disguise = disguise
         self._lake = lake
         self._monkeypatch = monkeypatch
         self.merges: list[str] = []
@@ -54,7 +67,7 @@ class Together:
 
     @contextmanager
     def _clients(self, count: int) -> Iterator[list[AirportClient]]:
-        clients = [AirportClient(self._gateway.location, CATALOG) for _ in range(count)]
+        clients = [AirportClient(self._gateway.location, CATALOG, disguise=self._disguise) for _ in range(count)]
         for client in clients:
             client.table(self._lake.schema, "n")
         yield clients
@@ -70,8 +83,16 @@ class Together:
 
 
 @pytest.fixture
-def together(gateway: Gateway, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Together:
-    return Together(gateway, lake, monkeypatch)
+def together(gateway: Gateway, lake: Lake, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Together:
+    return Together(gateway, lake, monkeypatch, getattr(request, "param", None))
+
+
+disguised_together = pytest.mark.parametrize(
+    "together",
+    [None, DISGUISES["empty batches"], EVERYTHING],
+    ids=["plain", "empty batches", "everything"],
+    indirect=True,
+)
 
 
 def table_of(gateway: Gateway, lake: Lake) -> Any:
@@ -97,6 +118,7 @@ def notes_of(lake: Lake) -> list[list[dict[str, Any]]]:
     return [json.loads(info["userMetadata"])["deltaport"]["statements"] for info in history if "userMetadata" in info]
 
 
+@disguised_together
 def test_statements_that_wait_become_one_commit_with_their_own_counts(
     together: Together, client: AirportClient, lake: Lake
 ) -> None:
@@ -118,6 +140,7 @@ def test_statements_that_wait_become_one_commit_with_their_own_counts(
     assert shared == [("insert", 1, "7"), ("update", 2, "0:1"), ("delete", 1, "2"), ("insert", 1, "8")]
 
 
+@disguised_together
 def test_a_bad_member_is_told_so_and_the_others_are_written(
     together: Together, client: AirportClient, lake: Lake
 ) -> None:
@@ -128,8 +151,39 @@ def test_a_bad_member_is_told_so_and_the_others_are_written(
     assert [key for key, future in zip(keys, futures, strict=True) if future.exception() is not None] == [500]
     assert "small" in str(futures[2].exception())
     assert [row[0] for row in rows_of(client, lake)] == [-1, 0, 1, 2, 3, 10, 11, 12, 13]
-    # One commit for the statement that went before, and at most as many as halving needs.
-    assert len(notes_of(lake)) - 1 <= 3
+    assert len(notes_of(lake)) == 2  # of the statement that went before, and of the others, together
+
+
+def test_however_many_break_a_constraint_they_are_found_at_once(
+    together: Together, client: AirportClient, lake: Lake
+) -> None:
+    numbers(lake)
+    lake.sql("ALTER TABLE {t} ADD CONSTRAINT small CHECK (k < 100 AND v <> 'changed')", "n")
+    works = [insert(lake, 500), insert(lake, 10), update(lake, 0), insert(lake, 501), update(lake, 1), delete(lake, 2)]
+    futures = together.run(*works)
+    assert [future.exception() is None for future in futures] == [False, True, False, False, False, True]
+    assert all("CHECK constraint failed: small" in str(futures[place].exception()) for place in (0, 2, 3, 4))
+    assert [row[0] for row in rows_of(client, lake)] == [-1, 0, 1, 3, 10]
+    # Of the statement before them, of all of them, and of those that were left.
+    assert len(together.merges) == 3
+
+
+def test_a_statement_that_cannot_be_prepared_fails_alone(
+    together: Together, client: AirportClient, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers(lake)
+    original = preparation._check_schema
+
+    def check(head: Any, pending: Any) -> None:
+        if 10 in pending.rows.table().column("k").to_pylist():
+            raise ZeroDivisionError
+        original(head, pending)
+
+    monkeypatch.setattr(preparation, "_check_schema", check)
+    futures = together.run(insert(lake, 10), insert(lake, 11))
+    assert "the statement could not be prepared; nothing was written" in str(futures[0].exception())
+    assert futures[1].result() == 1
+    assert [row[0] for row in rows_of(client, lake)] == [-1, 0, 1, 2, 3, 11]
 
 
 def test_of_two_statements_with_one_key_the_first_is_written(
@@ -316,9 +370,13 @@ MATRIX = {
 }
 
 
+MOMENTS = {"before its snapshot": before_the_next_merge, "during its jobs": during_the_next_merge}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize(("statement", "foreign"), MATRIX)
 def test_a_foreign_commit_between_our_look_and_our_commit(
-    client: AirportClient, lake: Lake, monkeypatch: pytest.MonkeyPatch, statement: str, foreign: str
+    client: AirportClient, lake: Lake, monkeypatch: pytest.MonkeyPatch, statement: str, foreign: str, moment: str
 ) -> None:
     """Our statement against each kind of foreign commit, which lands after the committer looked at the table."""
     numbers(lake)
@@ -330,7 +388,7 @@ def test_a_foreign_commit_between_our_look_and_our_commit(
     works = {"insert": insert(lake, 10, transaction=transaction)}
     works["update"] = update(lake, 1, transaction=transaction)
     works["delete"] = delete(lake, 1, transaction=transaction)
-    with before_the_next_merge(monkeypatch, lambda: FOREIGN[foreign](lake)):
+    with MOMENTS[moment](monkeypatch, lambda: FOREIGN[foreign](lake)):
         expected = MATRIX[statement, foreign]
         if expected is LANDS:
             assert works[statement](client) == 1
@@ -373,7 +431,7 @@ def test_a_change_is_tried_until_others_leave_it_the_time(
     assert len(rows_of(client, lake)) == len(ours) + 4
 
 
-def test_new_rows_land_however_often_others_append(
+def test_new_rows_land_however_often_others_append_before_their_snapshot(
     client: AirportClient, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers(lake)
@@ -381,3 +439,52 @@ def test_new_rows_land_however_often_others_append(
         assert insert(lake, 10)(client) == 1
     assert [row for row in rows_of(client, lake) if row[1] == "new"] == [(10, "new", 4)]
     assert len(rows_of(client, lake)) == 4 + 1 + len(merges)
+
+
+def test_new_rows_land_however_often_others_append_during_their_jobs(
+    start_gateway: Callable[..., Gateway], lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers(lake)
+    hurried = start_gateway(lake.warehouse, write={"retry_seconds": 5})
+    with (
+        AirportClient(hurried.location, CATALOG) as client,
+        during_the_next_merge(monkeypatch, lambda: foreign_append(lake), times=math.inf) as merges,
+    ):
+        assert insert(lake, 10)(client) == 1
+        assert [row for row in rows_of(client, lake) if row[1] == "new"] == [(10, "new", 4)]
+        assert len(rows_of(client, lake)) == 4 + 1 + len(merges)
+
+
+def test_new_rows_do_not_wait_for_changes_that_others_hold_up(
+    start_gateway: Callable[..., Gateway], lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers(lake)
+    hurried = start_gateway(lake.warehouse, write={"retry_seconds": 1})
+    with AirportClient(hurried.location, CATALOG) as client:
+        client.table(lake.schema, "n")
+    together = Together(hurried, lake, monkeypatch)
+    with during_the_next_merge(monkeypatch, lambda: foreign_append(lake), times=math.inf) as merges:
+        inserted, updated = together.run(insert(lake, 10), update(lake, 0))
+    assert inserted.result() == 1
+    assert "others committed to it during each of 4 tries" in str(updated.exception())
+    assert "rows can only be changed while nobody else commits" in str(updated.exception())
+    # The first INSERT loses twice, then both statements together twice, then the UPDATE alone.
+    assert len(merges) == 2 + 2 + 2
+    found = lake.sql("SELECT k, v FROM {t} WHERE v <> 'foreign' ORDER BY k", "n").collect()
+    assert [tuple(row) for row in found] == [(-1, "first"), (0, "v0"), (1, "v1"), (2, "v2"), (3, "v3"), (10, "new")]
+
+
+def test_appended_rows_have_ids_of_their_own_and_can_be_undone(
+    gateway: Gateway, client: AirportClient, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers(lake)
+    mine = client.begin()
+    with during_the_next_merge(monkeypatch, lambda: foreign_append(lake), times=math.inf):
+        assert insert(lake, 10, transaction=mine)(client) == 1
+    assert DeltaTable(str(lake.path("n"))).history(1)[0]["operation"] == "WRITE"
+    assert insert(lake, 11)(client) == 1
+    ours = [row for row in rows_of(client, lake) if row[1] == "new"]
+    assert [row[0] for row in ours] == [10, 11]
+    assert len({row[2] for row in ours}) == 2
+    assert undo(gateway, lake, mine).rows == 1
+    assert [row[0] for row in rows_of(client, lake) if row[1] == "new"] == [11]

@@ -32,6 +32,7 @@ from tests.flight.writing import (
     staged_files,
     version_of,
 )
+from tests.nasty import also_disguised
 
 Start = Callable[..., Gateway]
 SPOOLED_FROM = 3  # rows, in the gateway that spools
@@ -62,12 +63,14 @@ def insert(client: AirportClient, lake: Lake, **columns: list[Any]) -> int:
 # What statements do.
 
 
+@also_disguised
 def test_insert_gives_ids_above_every_other(client: AirportClient, lake: Lake) -> None:
     lake.numbers("n", 3)
     assert insert(client, lake, k=[10, 11], v=["a", None]) == 2
     assert rows_of(client, lake)[3:] == [(10, "a", 3), (11, None, 4)]
 
 
+@also_disguised
 def test_update_and_delete_change_the_rows_they_name(client: AirportClient, lake: Lake) -> None:
     numbers(lake)
     assert client.update(lake.schema, "n", batch(v=["x", "y"], rowid=[1, 2]), sets=["v"]).total_changed == 2
@@ -75,6 +78,7 @@ def test_update_and_delete_change_the_rows_they_name(client: AirportClient, lake
     assert rows_of(client, lake) == [(1, "x", 1), (2, "y", 2), (3, "v3", 3)]
 
 
+@also_disguised
 def test_a_table_without_row_ids_takes_new_rows_only(client: AirportClient, lake: Lake) -> None:
     lake.create("plain", "k BIGINT, v STRING")
     assert client.insert(lake.schema, "plain", batch(k=[1], v=["a"])).total_changed == 1
@@ -83,6 +87,7 @@ def test_a_table_without_row_ids_takes_new_rows_only(client: AirportClient, lake
     assert client.scan(lake.schema, "plain").num_rows == 1
 
 
+@also_disguised
 def test_several_batches_are_one_commit(client: AirportClient, lake: Lake) -> None:
     numbers(lake)
     changed = client.insert(lake.schema, "n", [batch(k=[10, 11], v=["a", "b"]), batch(k=[12], v=["c"])], returning=True)
@@ -94,6 +99,7 @@ def test_several_batches_are_one_commit(client: AirportClient, lake: Lake) -> No
     assert rows_of(client, lake)[4:] == [(10, "a", 4), (11, "b", 5), (12, "c", 6)]
 
 
+@also_disguised
 @pytest.mark.parametrize("returning", [False, True])
 def test_exchanges_without_rows_change_nothing(client: AirportClient, lake: Lake, returning: bool) -> None:
     numbers(lake)
@@ -125,6 +131,7 @@ def test_of_doubled_row_ids_the_last_value_wins_and_each_row_counts_once(client:
     assert [row[0] for row in rows_of(client, lake)] == [1, 2]
 
 
+@also_disguised
 def test_unknown_row_ids_are_skipped_and_not_returned(client: AirportClient, lake: Lake) -> None:
     numbers(lake)
     ids: list[object] = [-5, 1, 77]
@@ -150,6 +157,7 @@ def test_returning_tells_new_rows_whole_updates_by_position_and_deleted_rows_as_
     assert deleted.returned.to_pylist() == [{"k": 20, "v": "x", "rowid": 2}]
 
 
+@also_disguised
 def test_statements_run_while_their_own_scan_is_open(client: AirportClient, lake: Lake) -> None:
     lake.numbers("n", 5000, files=3)
     found = client.table(lake.schema, "n")
@@ -288,6 +296,7 @@ def test_a_row_deleted_since_the_transaction_read_it_is_a_conflict(
     assert text.startswith("conflict: ")
 
 
+@also_disguised
 def test_a_transaction_reads_its_own_write_and_goes_on(client: AirportClient, lake: Lake) -> None:
     numbers(lake)
     transaction = client.begin()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
-import re
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import msgpack
 import pyarrow as pa
 import pytest
 from delta.tables import DeltaMergeBuilder
+from delta.tables import DeltaTable as SparkTable
 from deltalake import DeltaTable, write_deltalake
 from pyarrow import flight
 
@@ -23,9 +25,11 @@ from gateway.ops.lifecycle import Gateway
 from tests.airport import AirportClient
 from tests.builders import Lake
 from tests.conftest import CATALOG, settings_for
+from tests.nasty import Disguise
+from tests.refusals import refusal_of
 
+Rows = pa.RecordBatch | Sequence[pa.RecordBatch]
 KINDS = {"k": pa.int64(), "v": pa.string(), "rowid": pa.int64()}
-LEAKS = re.compile(r"/|Traceback|\.py\b|SELECT |MERGE |org\.apache|java\.|_deltaport")
 NUMBERS = pa.schema([("_rowid", pa.int64()), pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
 
 
@@ -59,21 +63,15 @@ def staged_files(folder: Path) -> list[str]:
 
 
 def refused(work: Callable[[], object]) -> str:
-    """The text of a refused call; checked to leak nothing."""
-    with pytest.raises((flight.FlightError, pa.ArrowException)) as failure:
-        work()
-    text = str(failure.value).partition(". Detail: ")[0].partition(" gRPC client debug context")[0]
-    assert not LEAKS.search(text), text
-    return text
+    """The text of a refused call; what Arrow adds to it is checked, and that nothing leaks."""
+    return refusal_of(work).text
 
 
 def sql_error(work: Callable[[], object]) -> tuple[str, str]:
     """The exception that SQL shows for a refused exchange, and its text."""
-    with pytest.raises(flight.FlightError) as failure:
-        work()
-    told = msgpack.unpackb(failure.value.extra_info)
-    assert not LEAKS.search(told["message"]), told
-    return told["exception_type"], told["message"]
+    told = refusal_of(work)
+    assert told.sql_class is not None
+    return told.sql_class, told.text
 
 
 @contextmanager
@@ -87,34 +85,49 @@ def running_gateway(warehouse: Path, spark: Spark, staging: Path, memory_rows: i
 
 
 class JsonClient:
-    """The JSON dialect on one table."""
+    """The JSON dialect on one table; a disguise (tests/nasty) changes what is sent, not what it means."""
 
-    def __init__(self, location: str, schema: str, table: str = "n") -> None:
+    def __init__(
+        self,
+        location: str,
+        schema: str,
+        table: str = "n",
+        disguise: Disguise | None = None,
+        transaction: str | None = None,
+    ) -> None:
         self._client = flight.connect(location)
+        self._disguise = disguise
+        headers = [] if transaction is None else [(b"x-transaction-id", transaction.encode())]
+        self._options = flight.FlightCallOptions(headers=headers)
         self._target = {"catalog_name": "lake", "schema_name": schema, "table_name": table}
 
     def close(self) -> None:
         self._client.close()
 
-    def insert(self, rows: pa.RecordBatch, **fields: Any) -> dict[str, Any]:
+    def insert(self, rows: Rows, **fields: Any) -> dict[str, Any]:
         return self._put({"operation": "insert", **fields}, rows)
 
-    def update(self, row_ids: list[int], rows: pa.RecordBatch, **fields: Any) -> dict[str, Any]:
+    def update(self, row_ids: list[int], rows: Rows, **fields: Any) -> dict[str, Any]:
         return self._put({"operation": "update", "row_ids": row_ids, **fields}, rows)
 
     def delete(self, row_ids: list[int], **fields: Any) -> dict[str, Any]:
         body = json.dumps({**self._target, "row_ids": row_ids, **fields}).encode()
-        (result,) = self._client.do_action(flight.Action("delete", body))
+        (result,) = self._client.do_action(flight.Action("delete", body), self._options)
         reply = json.loads(result.body.to_pybytes())
         if "returning_data" in reply:
             reply["returning_data"] = base64.b64decode(reply["returning_data"])
         return _opened(reply)
 
-    def _put(self, command: dict[str, Any], rows: pa.RecordBatch) -> dict[str, Any]:
+    def _put(self, command: dict[str, Any], rows: Rows) -> dict[str, Any]:
+        batches: Iterable[pa.RecordBatch] = [rows] if isinstance(rows, pa.RecordBatch) else rows
+        schema = next(iter(batches)).schema
+        if self._disguise is not None:
+            schema, batches = self._disguise(schema, batches)
         descriptor = flight.FlightDescriptor.for_command(json.dumps({**self._target, **command}).encode())
-        upload, replies = self._client.do_put(descriptor, rows.schema)
+        upload, replies = self._client.do_put(descriptor, schema, self._options)
         with upload:
-            upload.write_batch(rows)
+            for each in batches:
+                upload.write_batch(each)
             upload.done_writing()
             reply = replies.read()
         return _opened(msgpack.unpackb(reply.to_pybytes()))
@@ -144,3 +157,80 @@ def before_the_next_merge(
     with monkeypatch.context() as patch:
         patch.setattr(DeltaMergeBuilder, "execute", execute)
         yield merges
+
+
+@contextmanager
+def during_the_next_merge(
+    monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], times: float = 1
+) -> Iterator[list[str]]:
+    """Something happens while a MERGE runs, so many times: after its snapshot, before its commit; counts the MERGEs.
+
+    The fence has looked by then and found nothing, so what was committed meanwhile only Delta itself can see.
+    """
+    original = SparkTable.merge
+    merges: list[str] = []
+    halts: list[_Halt] = []
+
+    def merge(table: Any, source: Any, condition: Any) -> Any:
+        merges.append("merge")
+        if len(merges) <= times:
+            halts.append(_Halt(Path(folder) / str(len(merges)), act))
+            source = halts[-1].added_to(source).alias("s")
+        return original(table, source, condition)
+
+    with tempfile.TemporaryDirectory() as folder, monkeypatch.context() as patch:
+        patch.setattr(SparkTable, "merge", merge)
+        try:
+            yield merges
+        finally:
+            for halt in halts:
+                halt.end()
+    for number, halt in enumerate(halts, 1):
+        assert halt.was_reached, f"MERGE {number} read none of its rows"
+
+
+class _Halt:
+    """A source of no rows that keeps whoever reads it waiting until something has been done.
+
+    Opening a FIFO waits for the other end: Python's until a task of the MERGE opens the file, and the task's until
+    Python has come. Whatever reads the source again finds an empty file in its place.
+    """
+
+    def __init__(self, path: Path, act: Callable[[], object]) -> None:
+        self._path = path
+        self._act = act
+        self._is_over = False
+        self.was_reached = False
+        os.mkfifo(path)
+        self._thread = ThreadPoolExecutor(1)  # Spark keeps the session of a thread
+        self._done: Future[None] = self._thread.submit(self._wait)
+
+    def _wait(self) -> None:
+        with self._path.open("w"):
+            if self._is_over:
+                return
+            self.was_reached = True
+            empty = self._path.with_suffix(".empty")
+            empty.touch()
+            empty.replace(self._path)
+            self._act()
+
+    def added_to(self, source: Any) -> Any:
+        """The same rows, read from the file as well."""
+        from pyspark.sql import DataFrame, functions
+
+        session = source.sparkSession
+        # Spark leaves files out that are empty, as a FIFO seems to be, except where it wants them whole.
+        texts = session.sparkContext._jsc.wholeTextFiles(self._path.as_uri(), 1).values().rdd()
+        encoder = session._jvm.org.apache.spark.sql.Encoders.STRING()
+        lines = DataFrame(session._jsparkSession.createDataset(texts, encoder).toDF(), session)
+        columns = [functions.lit(None).cast(field.dataType).alias(field.name) for field in source.schema.fields]
+        return source.union(lines.where("value <> ''").select(*columns))
+
+    def end(self) -> None:
+        """Stop waiting for a reader that never came; raises what went wrong."""
+        self._is_over = True
+        if not self._done.done():
+            os.close(os.open(self._path, os.O_RDONLY | os.O_NONBLOCK))
+        self._thread.shutdown()
+        self._done.result()

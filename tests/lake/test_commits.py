@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from delta.tables import DeltaTable
+from py4j.java_gateway import JavaGateway
+from pyspark.java_gateway import launch_gateway
 
 from gateway.catalog.changes import Operation
 from gateway.lake.tables.storage import Folder
@@ -19,6 +25,7 @@ from gateway.lake.writing.commits import (
     find_commit,
 )
 from tests.builders import Lake
+from tests.flight.writing import during_the_next_merge, numbers
 
 COUNTED = {"numTargetRowsInserted": "3", "numTargetRowsUpdated": "2", "numTargetRowsDeleted": "1"}
 
@@ -61,35 +68,72 @@ def test_every_note_has_an_id_of_its_own_and_says_whose_it_was() -> None:
     }
 
 
-class Py4JNetworkError(Exception):
-    """Named as py4j names it."""
+def test_a_value_may_say_anything() -> None:
+    assert explain(ValueError("the head has moved")) == Explained(Failure.OTHER, "the head has moved")
 
 
-@pytest.mark.parametrize(
-    ("error", "explained"),
-    [
-        (ConnectionRefusedError(), Explained(Failure.SPARK_GONE)),
-        (Py4JNetworkError("Answer from Java side is empty"), Explained(Failure.SPARK_GONE)),
-        (RuntimeError("io.delta.exceptions.ConcurrentAppendException: Files were added"), Explained(Failure.CONFLICT)),
-        (ValueError("the head has moved"), Explained(Failure.OTHER, "the head has moved")),  # a value may say anything
-        (
-            RuntimeError("[DELTA_VIOLATE_CONSTRAINT_WITH_VALUES] CHECK constraint check_1 coalesce((a > -1), true) …"),
-            Explained(Failure.CONSTRAINT, "CHECK constraint failed: check_1"),
-        ),
-    ],
-)
-def test_errors_are_told_apart(error: Exception, explained: Explained) -> None:
-    assert explain(error) == explained
+@pytest.fixture
+def jvm() -> Iterator[JavaGateway]:
+    """A JVM as pyspark starts it, without Spark: to be killed."""
+    gateway = launch_gateway()
+    yield gateway
+    gateway.shutdown()
+    gateway.proc.kill()
+    gateway.proc.wait()
+    gateway.proc.stdin.close()
 
 
-def test_the_cause_below_an_error_counts() -> None:
-    try:
-        try:
-            raise ConnectionResetError
-        except OSError as cause:
-            raise RuntimeError("while sending a command") from cause
-    except RuntimeError as error:
-        assert explain(error).failure is Failure.SPARK_GONE
+def test_a_jvm_that_goes_away_is_told_from_a_statement_that_fails(jvm: JavaGateway) -> None:
+    lang = jvm.jvm.java.lang
+    number, thread = lang.Integer, lang.Thread
+    with pytest.raises(Exception, match="An error occurred while calling") as failed:
+        number.parseInt("x")
+    with pytest.raises(Exception, match=r"Method parseInt.* does not exist") as wrong:
+        number.parseInt(1.5)
+    assert [explain(error.value).failure for error in (failed, wrong)] == [Failure.OTHER] * 2
+    is_sleeping = threading.Event()
+
+    def sleep() -> None:
+        thread.currentThread().setName("sleeper")
+        is_sleeping.set()
+        thread.sleep(600_000)
+
+    with ThreadPoolExecutor(1) as other:
+        broken_off = other.submit(sleep)
+        assert is_sleeping.wait(60)
+        jvm.proc.kill()
+        jvm.proc.wait()
+        silence = broken_off.exception(60)
+    assert silence is not None
+    with pytest.raises(Exception, match=r"does not exist in the JVM|refused") as unnamed:
+        lang.System  # noqa: B018
+    with pytest.raises(Exception, match=r"refused|An error occurred while calling") as gone:
+        number.parseInt("1")
+    # What failed before cannot say any more why.
+    for error in (silence, unnamed.value, gone.value, failed.value):
+        assert explain(error) == Explained(Failure.SPARK_GONE), repr(error)
+
+
+CONFLICTING = {
+    "an append": "INSERT INTO {t} VALUES (9, 9, 'theirs')",
+    "an update": "UPDATE {t} SET v = 'theirs' WHERE k = 1",
+    "a delete": "DELETE FROM {t} WHERE k = 1",
+    "a new column": "ALTER TABLE {t} ADD COLUMN extra INT",
+}
+
+
+@pytest.mark.parametrize("foreign", CONFLICTING)
+def test_what_delta_says_of_other_writers_is_a_conflict(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, foreign: str
+) -> None:
+    numbers(lake)
+    target = DeltaTable.forPath(lake.spark, str(lake.path("n"))).alias("t")
+    source = lake.spark.range(1, 2).alias("s")
+    with during_the_next_merge(monkeypatch, lambda: lake.sql(CONFLICTING[foreign], "n")):
+        merge = target.merge(source, "t.k = s.id").whenMatchedUpdate(set={"v": "'ours'"})
+        with pytest.raises(Exception) as failure:  # noqa: PT011 - py4j's, Spark's or Delta's own
+            merge.execute()
+    assert explain(failure.value) == Explained(Failure.CONFLICT)
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +141,7 @@ def checked(spark: object, warehouse: Path) -> Lake:
     lake = Lake(spark, warehouse, "test_commits")
     lake.create("t", "k INT NOT NULL, c INT, s STRUCT<x: INT NOT NULL>")
     lake.sql("ALTER TABLE {t} ADD CONSTRAINT `is positive` CHECK (c > 0)", "t")
+    lake.sql("ALTER TABLE {t} ADD CONSTRAINT check_1 CHECK (coalesce((k > -1), true))", "t")  # as ours are stored
     return lake
 
 
@@ -105,6 +150,8 @@ def checked(spark: object, warehouse: Path) -> Lake:
     [
         ("INSERT INTO {t} SELECT 1, -1, named_struct('x', 1) FROM range(3)",
          Explained(Failure.CONSTRAINT, "CHECK constraint failed: is positive")),
+        ("INSERT INTO {t} SELECT -1, 1, named_struct('x', 1) FROM range(3)",
+         Explained(Failure.CONSTRAINT, "CHECK constraint failed: check_1")),
         ("INSERT INTO {t} SELECT cast(nullif(id, 0) AS INT), 1, named_struct('x', 1) FROM range(1)",
          Explained(Failure.CONSTRAINT, "NOT NULL constraint failed: column 'k'")),
         ("INSERT INTO {t} SELECT 1, 1, named_struct('x', cast(nullif(id, 0) AS INT)) FROM range(1)",

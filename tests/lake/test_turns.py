@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.errors import UnavailableError
+from gateway.errors import CancelledError, UnavailableError
 from gateway.lake.writing.turns import Turns
 
 PATIENCE = 60.0
@@ -21,17 +21,17 @@ def in_thread(work: Callable[[], None]) -> threading.Thread:
 
 def test_statements_go_together() -> None:
     turns = Turns("s.t")
-    with turns.with_others(), turns.with_others():
+    with turns.with_others(60), turns.with_others(60):
         pass
 
 
 def test_a_change_does_not_begin_beside_a_statement_and_says_so_in_time() -> None:
     turns = Turns("s.t")
-    with turns.with_others(), pytest.raises(UnavailableError, match=r"s\.t.*being written"), turns.alone(0.01):
+    with turns.with_others(60), pytest.raises(UnavailableError, match=r"s\.t.*being written"), turns.alone(0.01):
         raise AssertionError("not alone")
     with turns.alone(0.01), pytest.raises(UnavailableError), turns.alone(0.01):
         raise AssertionError("not alone")
-    with turns.with_others():
+    with turns.with_others(60):
         pass
 
 
@@ -41,7 +41,7 @@ def test_a_change_that_waits_goes_before_statements_that_come_later() -> None:
     is_writing, may_end = threading.Event(), threading.Event()
 
     def first() -> None:
-        with turns.with_others():
+        with turns.with_others(60):
             is_writing.set()
             may_end.wait(PATIENCE)
             order.append("first statement")
@@ -51,7 +51,7 @@ def test_a_change_that_waits_goes_before_statements_that_come_later() -> None:
             order.append("change")
 
     def later() -> None:
-        with turns.with_others():
+        with turns.with_others(60):
             order.append("later statement")
 
     threads = [in_thread(first)]
@@ -72,3 +72,18 @@ def test_a_change_that_fails_gives_its_turn_back() -> None:
         raise ValueError("no")
     with turns.alone(PATIENCE):
         pass
+
+
+def test_a_statement_waits_for_a_change_no_longer_than_it_may() -> None:
+    turns = Turns("s.t")
+    too_long = pytest.raises(UnavailableError, match=r"s\.t.*being altered for 0\.01 s")
+    with turns.alone(1), too_long, turns.with_others(0.01):
+        pass
+
+
+def test_a_statement_that_nobody_wants_any_more_stops_waiting() -> None:
+    turns = Turns("s.t")
+    with turns.alone(1), pytest.raises(CancelledError), turns.with_others(60, lambda: True):
+        pass
+    with turns.with_others(60, lambda: True):
+        pass  # it did not have to wait

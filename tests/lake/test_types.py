@@ -9,10 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from hypothesis import Phase, given, settings
 
 from gateway.lake.spark.engine import Spark
 from gateway.lake.values.types import ANNOTATION_KEY, stored_form
+from gateway.lake.writing import writer
 from gateway.ops.lifecycle import Gateway
 from gateway.wire.filter_tree import Column, Comparison, Constant, Operator, TypeId, ValueType
 from tests.airport import AirportClient
@@ -136,6 +138,17 @@ def test_insert_returning_gives_the_values_that_were_sent(everything: Everything
 
 def test_a_scan_gives_every_value_back_to_the_bit(everything: Everything, client: AirportClient) -> None:
     assert_same(client.scan(everything.lake.schema, "everything").table, everything.sent)
+
+
+def test_an_append_gives_every_value_back_to_the_bit(
+    everything: Everything, client: AirportClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = everything.lake
+    path = make_table(lake, "appended", everything.sent.schema)
+    monkeypatch.setattr(writer, "_MERGE_TRIES", 0)
+    assert insert(client, lake.schema, "appended", everything.sent).total_changed == everything.sent.num_rows
+    assert DeltaTable(str(path)).history(1)[0]["operation"] == "WRITE"
+    assert_same(client.scan(lake.schema, "appended").table, everything.sent)
 
 
 @pytest.mark.parametrize("route", ROUTES)

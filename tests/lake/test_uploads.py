@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -215,3 +217,35 @@ def test_the_end_of_the_day_is_a_time() -> None:
     midnight = pa.array([86_400_000_000], pa.int64())
     rows = converted(table(t=pa.time64("us")), t=midnight.cast(pa.time64("us")))
     assert rows.column("t").to_pylist() == midnight.to_pylist()
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("value", [1e300, -1e39, Decimal(10) ** 40])
+def test_a_number_too_large_for_a_float_is_refused(value: object, nested: bool) -> None:
+    kind = pa.float64() if isinstance(value, float) else pa.decimal256(50, 0)
+    column = pa.array([value, None], kind)
+    stored = pa.float32()
+    if nested:
+        column, stored = pa.array([[value]], pa.list_(kind)), pa.list_(stored)
+    with pytest.raises(RequestError, match="column 'x': a value does not fit"):
+        converted(table(x=stored), x=column)
+
+
+def test_infinite_numbers_stay_what_they_are() -> None:
+    given = [float("inf"), float("-inf"), None, 1.5, 3.4028234e38]
+    found = converted(table(x=pa.float32()), x=pa.array(given, pa.float64()))
+    assert found.column("x").to_pylist() == pa.array(given, pa.float32()).to_pylist()
+
+
+@pytest.mark.parametrize("encode", [lambda array: array.dictionary_encode("encode"), pc.run_end_encode])
+def test_a_null_that_an_encoding_hides_is_found(encode: Callable[[pa.Array], pa.Array]) -> None:
+    with pytest.raises(ConstraintError, match="column 'must'"):
+        converted(table(must=pa.int64()), must=encode(pa.array([1, None])))
+
+
+def test_empty_pieces_leave_no_trace(tmp_path: Path) -> None:
+    staged = StagedRows(StagingFolder(StagingSettings(folder=str(tmp_path))), pa.schema([("k", pa.int64())]))
+    for keys in ([], [1], [], [], [2, 3], []):
+        staged.add(pa.table({"k": pa.array(keys, pa.int64())}))
+    assert [len(chunk) for chunk in staged.table().column("k").chunks] == [1, 2]
+    assert staged.table().column(POSITION).to_pylist() == [0, 1, 2]

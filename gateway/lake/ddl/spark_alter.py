@@ -36,7 +36,7 @@ def run_alteration(
     rowid_column: str,
     apply: Callable[[Definition], Plan],
     note: str,
-    check_writer: Callable[[], None],
+    check_writer: Callable[[], object],
 ) -> int | None:
     """Look, edit, prove and commit as one: the version that was made; None, and no commit, where nothing changes.
 
@@ -132,8 +132,12 @@ def _prove(session: Any, uri: str, version: int, plan: Plan, table: str) -> None
                 if not rows.where(functions.col(quoted(column)).isNull()).limit(1).isEmpty():
                     raise ConstraintError(f"column '{column}' of table '{table}' has NULLs")
             case NoDuplicates(columns, kind):
-                keys = rows.select(*(quoted(name) for name in columns)).dropna()
-                if not keys.groupBy(*(quoted(name) for name in columns)).count().where("count > 1").isEmpty():
+                # By place: a column may be called `count`, or have a dot in its name.
+                keys = rows.select(*(functions.col(quoted(name)).alias(f"k{at}") for at, name in enumerate(columns)))
+                for name in keys.columns:
+                    keys = keys.where(functions.col(name).isNotNull())
+                counted = keys.groupBy(*keys.columns).agg(functions.count(functions.lit(1)).alias("rows"))
+                if not counted.where("rows > 1").limit(1).isEmpty():
                     shown = ", ".join(columns)
                     raise ConstraintError(f"table '{table}' has rows with the same ({shown}): no {kind} constraint")
             case EveryRow(condition, original):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
 
 import pyarrow as pa
@@ -28,6 +29,18 @@ CHECK_TEXT_PREFIX = "deltaport.check."  # what a client wrote, under the name of
 DEFAULT_TEXT = "deltaport.default"  # in a column's metadata: what a client wrote, and what Delta keeps of it
 
 
+class Computed(Enum):
+    """Columns that Delta fills in by itself where an INSERT leaves them out."""
+
+    GENERATED = "a generated column"
+    IDENTITY = "an identity column"  # BY DEFAULT: takes values, too
+    IDENTITY_ALWAYS = "an identity column that takes no values"
+
+    @property
+    def is_identity(self) -> bool:
+        return self is not Computed.GENERATED
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column as Delta has it and as clients see it; `type` is the stored one, `form` says what it stands for."""
@@ -41,6 +54,15 @@ class Column:
     field_id: int | None
     form: StoredForm
     client_default: str | None = None  # the default as a client wrote it
+    computed: Computed | None = None
+
+    def means_the_same_as(self, other: Column | None) -> bool:
+        """Whether values of one may stand in the other: the same column, of the same stored type and client type."""
+        return other is not None and (self.physical_name, self.type, self.form) == (
+            other.physical_name,
+            other.type,
+            other.form,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +162,16 @@ def _column(field: dict[str, Any]) -> Column:
         field_id=metadata.get("delta.columnMapping.id"),
         form=form,
         client_default=_client_default(metadata),
+        computed=_computed(metadata),
     )
+
+
+def _computed(metadata: dict[str, Any]) -> Computed | None:
+    if "delta.generationExpression" in metadata:
+        return Computed.GENERATED
+    if "delta.identity.start" in metadata:
+        return Computed.IDENTITY if metadata.get("delta.identity.allowExplicitInsert") else Computed.IDENTITY_ALWAYS
+    return None
 
 
 def _client_default(metadata: dict[str, Any]) -> str | None:

@@ -95,7 +95,19 @@ def _cast_alike(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return array
     if not pa.types.is_null(array.type) and _kin(array.type) != _kin(kind):
         raise pa.ArrowTypeError("values of another kind")
-    return array.cast(kind)
+    cast = array.cast(kind)
+    if pa.types.is_floating(kind):
+        _refuse_overflow(array, cast)
+    return cast
+
+
+def _refuse_overflow(array: pa.Array, cast: pa.Array) -> None:
+    """Arrow makes an infinity of a number that is too large for a narrower float, and says nothing."""
+    became_infinite = pc.is_inf(cast)
+    if pa.types.is_floating(array.type):
+        became_infinite = pc.and_(became_infinite, pc.invert(pc.is_inf(array)))
+    if pc.any(became_infinite, min_count=0).as_py():
+        raise pa.ArrowInvalid("a number that is too large")
 
 
 def _kin(kind: pa.DataType) -> str:

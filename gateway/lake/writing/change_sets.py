@@ -46,7 +46,6 @@ class ChangeSet:
     named: Sequence[Range] = ()
     first_new: int | None = None
     mark: int | None = None  # the highest id ever given, where the log does not say so yet
-    is_blind: bool = False  # new rows are added without a look at the table, so that appends by others do not conflict
 
 
 def code_column(operation: Operation, rows: int) -> pa.Array:

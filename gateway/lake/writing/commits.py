@@ -87,8 +87,11 @@ def _statements(info: dict[str, Any]) -> tuple[StatementNote, ...]:
 
 
 def affected_in(log: Folder, version: int) -> int | None:
-    """How many rows Delta counted in a MERGE that landed."""
-    counted = (_commit_info(log, version) or {}).get("operationMetrics", {})
+    """How many rows Delta counted in a MERGE or an append that landed."""
+    info = _commit_info(log, version) or {}
+    counted = info.get("operationMetrics", {})
+    if info.get("operation") == "WRITE":
+        return int(counted["numOutputRows"]) if str(counted.get("numOutputRows")).isdecimal() else None
     found = [counted.get(f"numTargetRows{what}") for what in ("Inserted", "Updated", "Deleted")]
     return sum(map(int, found)) if all(str(value).isdecimal() for value in found) else None
 
@@ -150,26 +153,35 @@ def explain(error: BaseException) -> Explained:
             return Explained(Failure.CONSTRAINT, _broken_constraint(text))
         if _CONFLICTS.search(name) or _CONFLICTS.search(text):
             return Explained(Failure.CONFLICT)
-    if any(
-        name.startswith("Py4JNetwork") or name in ("ConnectionRefusedError", "ConnectionResetError")
-        for name, _ in texts
-    ):
+    if any(_is_silence(name, text) for name, text in texts):
         return Explained(Failure.SPARK_GONE)
     return Explained(Failure.OTHER, texts[-1][1][:300] if texts else "")
+
+
+def _is_silence(name: str, text: str) -> bool:
+    """Whether the JVM gave no answer at all.
+
+    py4j hides the broken connection from whoever waits for an answer: it raises its general error, which comes
+    with a Java exception or a trace wherever Java answered.
+    """
+    if name == "Py4JError":
+        return "Trace:" not in text
+    return name.startswith("Py4JNetwork") or name in ("ConnectionRefusedError", "ConnectionResetError")
 
 
 def causes(error: BaseException) -> Iterator[tuple[str, str]]:
     """Class and text of an error and of all that lies below it."""
     seen: BaseException | None = error
     while seen is not None:
-        yield type(seen).__name__, str(seen)
-        java = getattr(seen, "java_exception", None) or getattr(seen, "_origin", None)
-        while java is not None:
-            try:
+        try:
+            yield type(seen).__name__, str(seen)
+            java = getattr(seen, "java_exception", None) or getattr(seen, "_origin", None)
+            while java is not None:
                 yield str(java.getClass().getName()), str(java.getMessage())
                 java = java.getCause()
-            except Exception:  # the JVM went away while it was asked
-                return
+        except Exception as silence:  # these words come from the JVM, which went away while it was asked
+            yield type(silence).__name__, ""
+            return
         seen = seen.__cause__ or seen.__context__
 
 

@@ -109,10 +109,8 @@ def _have_changed(before: LogSnapshot, head: LogSnapshot, row_ids: pa.Array) -> 
     """Whether one of the rows differs, or a column that was there does; one that came since is NULL in old rows."""
     if before.schema.rowid != head.schema.rowid:
         return True
-    for column in before.schema.columns:
-        now = head.schema.column(column.name)
-        if now is None or now.type != column.type:
-            return True
+    if not all(column.means_the_same_as(head.schema.column(column.name)) for column in before.schema.columns):
+        return True
     old = rows_by_id(before, row_ids, before.schema.columns)
     new = rows_by_id(head, row_ids, head.schema.columns)
     for field in new.schema:

@@ -3,15 +3,21 @@
 The source holds rows with an operation, a row id and values. The pruning
 condition on the target's row id lets statistics rule out the files that hold
 none of the rows; without it MERGE reads the whole table.
+
+Any commit by others makes a running MERGE fail, even one that only adds rows. New
+rows that met that too often go in by Delta's own append, which reads nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 
 from gateway.catalog.changes import Operation
+from gateway.errors import InternalError
 from gateway.lake.spark.columns import lies_in
 from gateway.lake.spark.engine import quoted
 from gateway.lake.tables.id_sets import few_ranges
@@ -38,28 +44,49 @@ def run_merge(session: Any, head: LogSnapshot, change: ChangeSet, note: str) -> 
 
     schema = head.schema
     target = DeltaTable.forPath(session, head.uri)
-    _prepare(session, change, note)
-    try:
+    with _noted(session, change, note):
         source = _guarded(session, source_of(session, target.toDF(), head, change), head, change)
         builder = target.alias("t").merge(source.alias("s"), _condition(schema, change))
         found = _clauses(builder, schema, change).execute().collect()
-    finally:
-        for key in _SESSION_KEYS:
-            session.conf.unset(key)
     return int(found[0]["num_affected_rows"]) if found else None
 
 
-def _prepare(session: Any, change: ChangeSet, note: str) -> None:
+def run_append(session: Any, head: LogSnapshot, change: ChangeSet, note: str) -> None:
+    """Add new rows without a look at the table. Spark says nothing of what became of it: the log does.
+
+    Ids stay unique: the mark in the log makes this fail, or do nothing, if another gateway gave ids meanwhile. Only a
+    foreign job that writes ids of its own, in that very moment, could write one of these.
+    """
+    from delta.tables import DeltaTable
+    from pyspark.sql import functions
+
+    assert change.operations == {Operation.INSERT}
+    columns = [functions.col(quoted(name)) for name in change.inserted]
+    if head.schema.rowid is not None:
+        columns.append(functions.col(ROWID_FIELD).alias(head.schema.rowid.name))
+    with _noted(session, change, note):
+        source = source_of(session, DeltaTable.forPath(session, head.uri).toDF(), head, change)
+        source.select(*columns).write.format("delta").mode("append").save(head.uri)
+
+
+@contextlib.contextmanager
+def _noted(session: Any, change: ChangeSet, note: str) -> Iterator[None]:
+    """What is committed inside carries the note, and the mark of row ids where that grows."""
     session.conf.set("spark.databricks.delta.commitInfo.userMetadata", note)
     if change.mark is not None:
         session.conf.set("spark.databricks.delta.write.txnAppId", MARK_APPLICATION)
         session.conf.set("spark.databricks.delta.write.txnVersion", str(change.mark))
+    try:
+        yield
+    finally:
+        for key in _SESSION_KEYS:
+            session.conf.unset(key)
 
 
 def _guarded(session: Any, source: Any, head: LogSnapshot, change: ChangeSet) -> Any:
     from pyspark.sql import functions
 
-    if head.schema.rowid is None or change.is_blind:
+    if head.schema.rowid is None:
         return source
     source = fenced(session, source, head)
     # Spark cannot know how little the fence holds, and would sort the table to join it.
@@ -70,9 +97,9 @@ def source_of(session: Any, table: Any, head: LogSnapshot, change: ChangeSet) ->
     """The staged rows as Spark sees them, with exactly the stored types; of spooled rows with one id the last."""
     from pyspark.sql import functions
 
-    stored = {field.name: field.dataType for field in table.schema.fields}
+    stored = stored_types(table)
     if isinstance(change.rows, pa.Table):
-        return _in_memory(session, change.rows, stored)
+        return rows_in_memory(session, change.rows, stored)
     if not isinstance(change.rows, StagedRows):
         return undo_source(session, head, change.rows)
     frame = _spooled(session, change, change.rows, stored)
@@ -83,12 +110,30 @@ def source_of(session: Any, table: Any, head: LogSnapshot, change: ChangeSet) ->
     return _last_of_each(frame)
 
 
-def _in_memory(session: Any, rows: pa.Table, stored: dict[str, Any]) -> Any:
-    from pyspark.sql.types import ByteType, LongType, StructField, StructType
+def stored_types(table: Any) -> dict[str, Any]:
+    """The table's columns as Spark types, beside those that a source adds."""
+    from pyspark.sql.types import ByteType, LongType
 
-    kinds = {ROWID_FIELD: LongType(), POSITION: LongType(), OPERATION: ByteType()}
-    fields = [StructField(name, kinds.get(name) or stored[name]) for name in rows.column_names]
-    return session.createDataFrame(rows, schema=StructType(fields))
+    stored = {field.name: field.dataType for field in table.schema.fields}
+    return stored | {ROWID_FIELD: LongType(), POSITION: LongType(), OPERATION: ByteType()}
+
+
+def rows_in_memory(session: Any, rows: pa.Table, stored: Mapping[str, Any]) -> Any:
+    """Every row, or an error before anything is written."""
+    from pyspark.sql.types import StructField, StructType
+
+    fields = [StructField(name, stored[name]) for name in rows.column_names]
+    # pyspark stops at an empty chunk, and leaves out whatever follows it.
+    frame = session.createDataFrame(rows.combine_chunks(), schema=StructType(fields))
+    _check_complete(frame, rows.num_rows)
+    return frame
+
+
+def _check_complete(frame: Any, rows: int) -> None:
+    """Before anything is written: does Spark have every row? Up to 48 MB, a local relation knows its size."""
+    known = frame._jdf.queryExecution().analyzed().maxRows()
+    if known.isDefined() and int(known.get()) != rows:
+        raise InternalError(f"Spark was given {known.get()} of {rows} rows; nothing was written")
 
 
 def _spooled(session: Any, change: ChangeSet, rows: StagedRows, stored: dict[str, Any]) -> Any:
@@ -114,7 +159,7 @@ def _last_of_each(frame: Any) -> Any:
 def _condition(schema: TableSchema, change: ChangeSet) -> Any:
     from pyspark.sql import functions
 
-    if schema.rowid is None or change.is_blind:
+    if schema.rowid is None:
         return functions.lit(False)
     stored = f"t.{quoted(schema.rowid.name)}"
     return (functions.col(stored) == functions.col(f"s.{ROWID_FIELD}")) & _pruning(stored, change)

@@ -6,14 +6,17 @@ and the others go on without it. Nothing is written here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import structlog
 
 from gateway.catalog.changes import Operation
-from gateway.errors import GatewayError, NotFoundError, PreconditionError, RequestError
+from gateway.errors import GatewayError, InternalError, NotFoundError, PreconditionError, RequestError
 from gateway.lake.reading.lookups import distinct, rows_by_id
 from gateway.lake.tables.id_sets import IdSet, Range, joined
 from gateway.lake.tables.schemas import Column
@@ -31,6 +34,8 @@ from gateway.lake.writing.pending import Committed, Pending, Work
 from gateway.lake.writing.rowids import highest_row_id
 from gateway.lake.writing.uploads import ROWID_FIELD
 
+log = structlog.get_logger(__name__)
+
 _MOST_ROW_IDS = 1 << 63
 
 
@@ -41,6 +46,25 @@ class Prepared:
     members: dict[Work, Committed] = field(default_factory=dict)  # their versions are still to come
     settled: dict[Work, Committed | GatewayError] = field(default_factory=dict)
     change: ChangeSet | None = None
+    fewest_rows: int | None = None  # that the change affects, where the members may have counted one twice
+
+    @contextlib.contextmanager
+    def blaming(self, work: Work) -> Iterator[None]:
+        """What goes wrong inside is told to this statement alone, expected or not."""
+        try:
+            yield
+        except GatewayError as error:
+            self.settled[work] = error
+        except Exception as error:
+            log.exception("statement_not_prepared", operation=work.kind)
+            failure = InternalError("the statement could not be prepared; nothing was written")
+            failure.__cause__ = error
+            self.settled[work] = failure
+
+    def expects(self, rows: int) -> bool:
+        """Whether the change, once written, may have affected so many rows."""
+        counted = sum(done.affected for done in self.members.values())
+        return (counted if self.fewest_rows is None else self.fewest_rows) <= rows <= counted
 
 
 def prepare(head: LogSnapshot, group: Sequence[Pending], conflicts: Conflicts) -> Prepared:
@@ -50,22 +74,18 @@ def prepare(head: LogSnapshot, group: Sequence[Pending], conflicts: Conflicts) -
     prepared = Prepared()
     parts = _Parts(head, conflicts)
     for pending in group:
-        try:
+        with prepared.blaming(pending):
             _check_schema(head, pending)
-        except GatewayError as error:
-            prepared.settled[pending] = error
     parts.look_up([pending for pending in group if pending not in prepared.settled])
     tables: dict[Pending, pa.Table] = {}
     for pending in group:
         if pending not in prepared.settled:
-            try:
-                tables[pending] = parts.rows_of(pending)
-            except GatewayError as error:
-                prepared.settled[pending] = error
-            else:
-                if tables[pending].num_rows == 0:
+            with prepared.blaming(pending):
+                rows = parts.rows_of(pending)
+                if rows.num_rows:
+                    tables[pending] = rows
+                else:
                     prepared.settled[pending] = Committed(0, None)
-                    del tables[pending]
     _judge_keys(head, tables, prepared)
     if tables:
         _assemble(head, tables, prepared)
@@ -174,14 +194,12 @@ def mark_of(head: LogSnapshot, highest: int, given: int) -> int | None:
 
 def _prepare_spooled(head: LogSnapshot, pending: Pending, conflicts: Conflicts) -> Prepared:
     prepared = Prepared()
-    try:
+    with prepared.blaming(pending):
         _check_schema(head, pending)
         if pending.operation is Operation.INSERT:
             _prepare_spooled_insert(head, pending, prepared)
         else:
             _prepare_spooled_change(head, pending, conflicts, prepared)
-    except GatewayError as error:
-        prepared.settled[pending] = error
     return prepared
 
 
@@ -204,7 +222,7 @@ def _prepare_spooled_insert(head: LogSnapshot, pending: Pending, prepared: Prepa
 
 def _prepare_spooled_change(head: LogSnapshot, pending: Pending, conflicts: Conflicts, prepared: Prepared) -> None:
     ranges: list[Range] = []
-    affected = 0
+    affected = largest = 0
     for piece in pending.rows.pieces([ROWID_FIELD]):
         row_ids = piece.column(ROWID_FIELD)
         conflicts.check(head, pending.context, distinct(row_ids).to_pylist())
@@ -213,12 +231,15 @@ def _prepare_spooled_change(head: LogSnapshot, pending: Pending, conflicts: Conf
         if pending.options.strict:
             _refuse_unknown(unknown)
         affected += len(known)
+        largest = max(largest, len(known))
         if len(known):
             ranges.append((known[0].as_py(), known[-1].as_py()))
     if not affected:
         prepared.settled[pending] = Committed(0, None)
         return
-    # Ids that come in two pieces are counted twice here; the MERGE counts them once.
+    # Ids that come in two pieces are counted twice here; the MERGE counts them once. Pieces of ranges apart share none.
+    overlap = any(low <= before for (_, before), (low, _) in itertools.pairwise(sorted(ranges)))
+    prepared.fewest_rows = largest if overlap else None
     prepared.members[pending] = Committed(affected, None, IdSet(tuple(joined(ranges)), is_exact=False))
     highest = highest_row_id(head)
     prepared.change = ChangeSet(
@@ -231,14 +252,18 @@ def _prepare_spooled_change(head: LogSnapshot, pending: Pending, conflicts: Conf
 
 
 def _check_schema(head: LogSnapshot, pending: Pending) -> None:
-    """The table may have changed since the upload was planned; its rows are of the old types."""
+    """The table may have changed since the upload was planned; its rows are of the old columns.
+
+    The stored type alone does not tell: a BIGINT and a UINTEGER are stored alike, and mean different values.
+    """
     for _, column in pending.plan.columns:
-        now = head.schema.column(column.name)
-        if now is None or now.type != column.type:
+        if not column.means_the_same_as(head.schema.column(column.name)):
             raise RequestError(f"column '{column.name}' changed during the upload: the schema changed, attach again")
     if pending.operation is Operation.INSERT:
         for column in head.schema.columns:
-            if column.name not in pending.plan.names and (not column.nullable or _is_keyed(head, column)):
+            if column.name in pending.plan.names or column.computed is not None:
+                continue
+            if not column.nullable or _is_keyed(head, column):
                 raise RequestError(f"column '{column.name}' is new and needs a value: the schema changed, attach again")
 
 

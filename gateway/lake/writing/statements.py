@@ -1,7 +1,8 @@
 """Statements on Delta tables: rows in, batch by batch, and one commit at the end.
 
-What a table can do follows from what it is, and is decided here: any table
-takes new rows; changing rows needs row ids; an append-only table does neither.
+What a table can do follows from what it is, and is decided here: a table takes
+new rows unless its writers must do what Delta's writer here cannot; changing rows
+needs row ids, and a table that is not append-only.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gateway.catalog.changes import Operation, WriteContext, WriteOptions
-from gateway.errors import CancelledError
+from gateway.errors import CancelledError, RequestError
 from gateway.lake.reading.lookups import rows_by_id
 from gateway.lake.tables.schemas import is_rowid
 from gateway.lake.tables.snapshots import LogSnapshot, Snapshots
@@ -22,15 +23,19 @@ from gateway.lake.writing.change_sets import last_of_each
 from gateway.lake.writing.idempotency import Answers, digest_of
 from gateway.lake.writing.pending import Committed, Pending
 from gateway.lake.writing.staging import POSITION, StagedRows, StagingFolder
-from gateway.lake.writing.uploads import ROWID_FIELD, UploadPlan, convert, plan_upload
+from gateway.lake.writing.uploads import ROWID_FIELD, ComputedColumns, Partitions, convert, plan_upload
 from gateway.lake.writing.writer import TableWriter
 
 _APPEND_ONLY = "delta.appendOnly"
+_MAPPING_MODE = "delta.columnMapping.mode"
 
 
 @dataclass(frozen=True)
 class WriteRoom:
-    """What a statement needs of its table; `shape` makes a snapshot's told schema, `landed` hears of commits."""
+    """What a statement needs of its table; `shape` makes a snapshot's told schema, `landed` hears of commits.
+
+    `has_engine` is false where Spark is switched off: nothing is written then.
+    """
 
     snapshots: Snapshots
     writer: TableWriter
@@ -38,25 +43,46 @@ class WriteRoom:
     answers: Answers
     shape: Callable[[LogSnapshot], pa.Schema]
     landed: Callable[[WriteContext, Committed], None]
+    has_engine: bool = True
 
 
 def changes_of(room: WriteRoom) -> object:
     snapshot = room.snapshots.current()
-    append_only = snapshot.configuration.get(_APPEND_ONLY, "false").lower() == "true"
-    return InsertOnly(room) if snapshot.schema.rowid is None or append_only else FullyChangeable(room)
+    if not _is_writable(snapshot, room.has_engine):
+        return ReadOnly()
+    if _is_append_only(snapshot):
+        return InsertOnly(room, "append-only")
+    return InsertOnly(room) if snapshot.schema.rowid is None else FullyChangeable(room)
 
 
-def abilities(snapshot: LogSnapshot) -> tuple[str, ...]:
+def abilities(snapshot: LogSnapshot, *, has_engine: bool) -> tuple[str, ...]:
     """The same, in the words of listings."""
-    append_only = snapshot.configuration.get(_APPEND_ONLY, "false").lower() == "true"
-    if append_only:
+    if not _is_writable(snapshot, has_engine):
+        return ("read",)
+    if _is_append_only(snapshot) or snapshot.schema.rowid is None:
         return "read", "insert"
-    return ("read", "insert", "update", "delete") if snapshot.schema.rowid is not None else ("read", "insert")
+    return "read", "insert", "update", "delete"
+
+
+def _is_writable(snapshot: LogSnapshot, has_engine: bool) -> bool:
+    return has_engine and snapshot.writers.is_known
+
+
+def _is_append_only(snapshot: LogSnapshot) -> bool:
+    return snapshot.configuration.get(_APPEND_ONLY, "false").lower() == "true"
+
+
+@dataclass(frozen=True)
+class ReadOnly:
+    unchangeable: str = "read-only"
 
 
 @dataclass(frozen=True)
 class InsertOnly:
+    """`unchangeable` is why its rows stay as they are."""
+
     room: WriteRoom
+    unchangeable: str = "no rowid"
 
     def insert(self, upload: pa.Schema, options: WriteOptions, context: WriteContext) -> DeltaStatement:
         return DeltaStatement(self.room, Operation.INSERT, upload, options, context)
@@ -87,8 +113,9 @@ class DeltaStatement:
             base = before.version - 1  # sent again: the rows to return are those of the first time
         self._snapshot = room.snapshots.current() if base is None else room.snapshots.at(base)
         self._shape = room.shape(self._snapshot)
-        self._plan: UploadPlan = plan_upload(operation, self._snapshot.schema, upload)
+        self._plan = plan_upload(operation, self._snapshot.schema, upload, _partitions(self._snapshot))
         self._rows = StagedRows(room.staging, convert(self._plan, _empty(upload)).schema)
+        self._computed = ComputedColumns(self._plan) if operation is Operation.INSERT else None
         self._returned_ids: set[int] = set()
 
     @property
@@ -100,6 +127,8 @@ class DeltaStatement:
         if self._context.is_cancelled():
             raise CancelledError("the statement was cancelled; nothing was written")
         rows = convert(self._plan, batch)
+        if self._computed is not None:
+            self._computed.look_at(rows)
         self._rows.add(rows)
         if not self._options.returning:
             return None
@@ -124,7 +153,8 @@ class DeltaStatement:
         digest = None
         if self._context.idempotency_key is not None:
             digest = digest_of(self._operation, self._plan.names, self._rows)
-        pending = Pending(self._operation, self._plan, self._rows, self._options, self._context, digest)
+        plan = self._plan if self._computed is None else self._plan.without(self._computed.left_out())
+        pending = Pending(self._operation, plan, self._rows, self._options, self._context, digest)
 
         def commit() -> Committed:
             return self._room.writer.commit(pending) if self._rows.rows else Committed(0, None)
@@ -140,6 +170,7 @@ class DeltaStatement:
 
     def _updated(self, batch: pa.RecordBatch, rows: pa.Table) -> pa.RecordBatch:
         """The rows that are there, each once, with their new values."""
+        self._refuse_repeated(rows.column(ROWID_FIELD))
         columns = self._snapshot.schema.columns
         others = () if self._options.echo else [column for column in columns if column.name not in self._plan.names]
         found = rows_by_id(self._snapshot, rows.column(ROWID_FIELD), others)
@@ -152,6 +183,16 @@ class DeltaStatement:
         for name in self._plan.names:
             beside = beside.append_column(last.schema.field(name), last.column(name))
         return self._as_told(beside)
+
+    def _refuse_repeated(self, row_ids: pa.ChunkedArray) -> None:
+        """The last value of a row counts, but an earlier batch was already answered with another one."""
+        named = set(row_ids.to_pylist())
+        if repeated := named & self._returned_ids:
+            raise RequestError(
+                f"row id {min(repeated)} comes in two batches, but UPDATE … RETURNING takes each row once;"
+                " nothing was written"
+            )
+        self._returned_ids |= named
 
     def _old_rows(self, rows: pa.Table) -> pa.RecordBatch:
         """The rows as they were at the version the statement read; none is returned twice."""
@@ -179,6 +220,12 @@ def _taken(batch: pa.RecordBatch, places: pa.Array) -> pa.RecordBatch:
     # Row by row: Arrow's own `take` has no kernel for views.
     pieces = [batch.slice(place, 1) for place in places.to_pylist()]
     return pa.Table.from_batches(pieces, batch.schema).combine_chunks().to_batches()[0] if pieces else batch.slice(0, 0)
+
+
+def _partitions(snapshot: LogSnapshot) -> Partitions:
+    # With column mapping, folders have names that mean nothing.
+    is_mapped = snapshot.configuration.get(_MAPPING_MODE, "none") != "none"
+    return Partitions(frozenset(snapshot.partition_columns), in_folders=not is_mapped)
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from gateway.errors import UnavailableError
+from gateway.errors import CancelledError, UnavailableError
+
+_LOOK_SECONDS = 1  # how often a waiting statement looks whether its caller is still there
 
 
 class Turns:
@@ -25,10 +27,23 @@ class Turns:
         return self._wanting > 0
 
     @contextlib.contextmanager
-    def with_others(self) -> Iterator[None]:
-        """For a statement's commit, beside those of others; waits for a change of the table to end."""
+    def with_others(self, wait_seconds: float, is_cancelled: Callable[[], bool] = lambda: False) -> Iterator[None]:
+        """For a statement's commit, beside those of others; waits for a change of the table to end, but not for ever.
+
+        UnavailableError when that takes too long, CancelledError when nobody wants the answer any more.
+        """
+        deadline = time.monotonic() + wait_seconds
         with self._changed:
-            self._changed.wait_for(lambda: not self._is_taken and not self._wanting)
+            while self._is_taken or self._wanting:
+                self._changed.wait(_LOOK_SECONDS)
+                if not self._is_taken and not self._wanting:
+                    break
+                if is_cancelled():
+                    raise CancelledError("the statement was cancelled; nothing was written")
+                if time.monotonic() > deadline:
+                    raise UnavailableError(
+                        f"table '{self._table}' was being altered for {wait_seconds:g} s; try again"
+                    )
             self._statements += 1
         try:
             yield

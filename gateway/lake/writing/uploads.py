@@ -8,18 +8,30 @@ names the column, and nothing of the statement is written.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from gateway.catalog.changes import Operation, find_rowid_column, require_rowid
 from gateway.catalog.names import fold
 from gateway.errors import ConstraintError, PreconditionError, RequestError
-from gateway.lake.tables.schemas import Column, TableSchema
+from gateway.lake.tables.schemas import Column, Computed, TableSchema
 from gateway.lake.values.codec import encode
+from gateway.lake.values.partitions import check_partition_values
 
 ROWID_FIELD = "_deltaport_rowid"
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """The columns that a table is partitioned by, and whether its folders are named after their values."""
+
+    columns: frozenset[str] = frozenset()
+    in_folders: bool = False
+
+
+NO_PARTITIONS = Partitions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,23 +40,67 @@ class UploadPlan:
 
     columns: tuple[tuple[int, Column], ...]
     rowid: int | None
+    partitions: Partitions = NO_PARTITIONS
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(column.name for _, column in self.columns)
 
+    def without(self, names: Collection[str]) -> UploadPlan:
+        """The same upload, of which these columns are not written."""
+        return replace(self, columns=tuple(each for each in self.columns if each[1].name not in names))
 
-def plan_upload(operation: Operation, schema: TableSchema, upload: pa.Schema) -> UploadPlan:
+
+class ComputedColumns:
+    """Identity and generated columns of an INSERT: where every row has NULL, Delta fills them in. For one thread.
+
+    Clients send every column, and NULL for what they were not given.
+    """
+
+    def __init__(self, plan: UploadPlan) -> None:
+        self._columns = [column for _, column in plan.columns if column.computed is not None]
+        self._has_null: set[str] = set()
+        self._has_value: set[str] = set()
+
+    def look_at(self, rows: pa.Table) -> None:
+        for column in self._columns:
+            nulls = rows.column(column.name).null_count
+            if nulls:
+                self._has_null.add(column.name)
+            if nulls == rows.num_rows:
+                continue
+            if column.computed is Computed.IDENTITY_ALWAYS:
+                raise RequestError(f"column '{column.name}' is {column.computed.value}: leave it out")
+            self._has_value.add(column.name)
+
+    def left_out(self) -> frozenset[str]:
+        """The columns that Delta fills in; RequestError where only some rows have a value."""
+        for column in self._columns:
+            if column.name in self._has_null & self._has_value:
+                assert column.computed is not None
+                raise RequestError(
+                    f"column '{column.name}' is {column.computed.value}: give it a value in every row or in none"
+                )
+        return frozenset(self._has_null)
+
+
+def plan_upload(
+    operation: Operation, schema: TableSchema, upload: pa.Schema, partitions: Partitions = NO_PARTITIONS
+) -> UploadPlan:
     """Match an upload with the table by name; every defect is told before a row is taken."""
     if operation is Operation.INSERT:
-        return UploadPlan(_match_all(schema, upload), None)
+        return UploadPlan(_match_all(schema, upload), None, partitions)
     rowid = require_rowid(operation, upload)
     if operation is Operation.DELETE:
         return UploadPlan((), rowid)
     sets = [index for index in range(len(upload)) if index != rowid]
     if not sets:
         raise RequestError("UPDATE sets no column")
-    return UploadPlan(_match(schema, upload, sets), rowid)
+    matched = _match(schema, upload, sets)
+    for _, column in matched:
+        if column.computed is not None and column.computed.is_identity:
+            raise RequestError(f"column '{column.name}' is an identity column: it cannot be updated")
+    return UploadPlan(matched, rowid, partitions)
 
 
 def _match_all(schema: TableSchema, upload: pa.Schema) -> tuple[tuple[int, Column], ...]:
@@ -74,7 +130,7 @@ def _match(schema: TableSchema, upload: pa.Schema, places: Sequence[int]) -> tup
 def convert(plan: UploadPlan, batch: pa.RecordBatch) -> pa.Table:
     """The batch's rows in stored types; the row id, if any, as int64 under a name of its own."""
     _validate(batch)
-    arrays = [_stored(batch.column(place), column) for place, column in plan.columns]
+    arrays = [_stored(batch.column(place), column, plan.partitions) for place, column in plan.columns]
     fields = [pa.field(column.name, column.type) for _, column in plan.columns]
     if plan.rowid is not None:
         arrays.append(_row_ids(batch.column(plan.rowid)))
@@ -102,7 +158,11 @@ def _row_ids(array: pa.Array) -> pa.Array:
         raise RequestError("rowid is out of range") from error
 
 
-def _stored(array: pa.Array, column: Column) -> pa.Array:
-    if array.null_count and not column.nullable:
+def _stored(array: pa.Array, column: Column, partitions: Partitions) -> pa.Array:
+    stored = encode(array, column.form)
+    # Counted in the stored form: dictionaries and run-end encodings hide their nulls. Delta checks what it computes.
+    if stored.null_count and not column.nullable and column.computed is None:
         raise ConstraintError(f"NOT NULL constraint failed: column '{column.name}'")
-    return encode(array, column.form)
+    if column.name in partitions.columns:
+        check_partition_values(column.name, stored, in_folders=partitions.in_folders)
+    return stored
