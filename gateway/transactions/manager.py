@@ -48,8 +48,6 @@ Undo = Callable[[Hashable, Footprint], Undone]
 
 # A transaction that has not written yet may be about to: thousands of writers must not push it out meanwhile.
 _IN_USE_SECONDS = 60
-# How long a rollback waits for a commit that has begun.
-_COMMIT_SECONDS = 60
 
 
 class Pinnable(Protocol):
@@ -69,7 +67,7 @@ class TransactionManager:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
         find_in_log: FindInLog = lambda _transaction, _issued_ms: Traces({}),
-        commit_seconds: float = _COMMIT_SECONDS,
+        commit_seconds: float = 60,
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -77,7 +75,7 @@ class TransactionManager:
         self._started_ms, self._started = wall_clock() * 1000, clock()
         self._find_in_log = find_in_log
         self._ids = TransactionIds(settings.secret.get_secret_value() if settings.secret else None)
-        self._commit_seconds = commit_seconds
+        self._commit_seconds = commit_seconds  # how long a rollback waits for a commit that has begun
         self._lock = threading.Lock()
         self._statement_ended = threading.Condition(self._lock)
         # Longest unused first.
