@@ -81,7 +81,9 @@ def build_lake(settings: Settings, spark: Spark | None = None) -> Lake:
         }
         return traces_of(logs, transaction, issued_ms)
 
-    transactions = TransactionManager(settings.transactions, find_in_log=find_in_log)
+    transactions = TransactionManager(
+        settings.transactions, find_in_log=find_in_log, commit_seconds=settings.write.wait_seconds
+    )
     staging = StagingFolder(settings.staging)
 
     def landed(name: TableName, context: WriteContext, committed: Committed) -> None:

@@ -48,8 +48,6 @@ Undo = Callable[[Hashable, Footprint], Undone]
 
 # A transaction that has not written yet may be about to: thousands of writers must not push it out meanwhile.
 _IN_USE_SECONDS = 60
-# How long a rollback waits for a commit that has begun.
-_COMMIT_SECONDS = 60
 
 
 class Pinnable(Protocol):
@@ -69,7 +67,7 @@ class TransactionManager:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
         find_in_log: FindInLog = lambda _transaction, _issued_ms: Traces({}),
-        commit_seconds: float = _COMMIT_SECONDS,
+        commit_seconds: float = 60,
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -77,7 +75,7 @@ class TransactionManager:
         self._started_ms, self._started = wall_clock() * 1000, clock()
         self._find_in_log = find_in_log
         self._ids = TransactionIds(settings.secret.get_secret_value() if settings.secret else None)
-        self._commit_seconds = commit_seconds
+        self._commit_seconds = commit_seconds  # how long a rollback waits for a commit that has begun
         self._lock = threading.Lock()
         self._statement_ended = threading.Condition(self._lock)
         # Longest unused first.
@@ -130,15 +128,17 @@ class TransactionManager:
             known.owner = owner
             return known.open(Place(table, newest.identity), newest.version)
 
-    def refusal(self, transaction: str, *, once: bool) -> PreconditionError:
+    def refusal(self, transaction: str, *, once: bool) -> GatewayError:
         """Why the transaction takes no statement now, for one that it did not take a while ago."""
         parsed = self._genuine(transaction)
         if parsed is None:
             return PreconditionError(f"transaction {transaction[:60]} is not known; start a new one")
         with self._lock:
             known = self._known(parsed)
-            told = None if known is None or known.is_renewed else known.refusal(once=once)
-        return told or _expired(parsed.id)
+            if known is None or known.is_renewed:
+                return _expired(parsed.id)
+            # It may be free again when a rollback has failed meanwhile.
+            return known.refusal(once=once) or _being_undone(parsed.id)
 
     def may_have_written(self, transaction: str) -> bool:
         """Whether this gateway, or one before it, may have written under this id."""

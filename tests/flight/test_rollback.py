@@ -16,6 +16,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyarrow import flight
 
+from gateway.lake.writing import merge
 from gateway.ops.lifecycle import Gateway
 from gateway.transactions.ids import TransactionIds
 from tests.airport import AirportClient
@@ -354,6 +355,22 @@ def test_a_key_whose_write_was_rolled_back_writes_again(
     assert (len(rows_of(client, lake)), version_of(lake)) == (5, 3)
     for each in (own, next_gateway):
         each.close()
+
+
+def test_a_commit_that_the_gateway_took_back_itself_counts_neither_for_its_transaction_nor_for_its_key(
+    caller: Caller, gateway: Gateway, client: AirportClient, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, identity, original = batch(k=[10, 11], v=["x", "x"]), caller.begin(), merge.rows_in_memory
+    own = KeyedCaller(gateway.location, lake.schema)
+    with monkeypatch.context() as patch:
+        patch.setattr(merge, "rows_in_memory", lambda session, rows, types: original(session, rows.slice(1), types))
+        assert "that was taken back" in refused(lambda: own.keyed(rows, "a", contract=identity))
+    assert version_of(lake) == 2
+    assert status_of(own, identity) == {"status": "aborted", "exists": True}
+    assert roll_back(own, identity)["undone_by"] == []
+    assert own.keyed(rows, "a", contract=own.begin())["affected_rows"] == 2
+    own.close()
+    assert (len(rows_of(client, lake)), version_of(lake)) == (6, 3)
 
 
 def test_the_same_request_under_a_contract_transaction_gets_its_first_answer_also_after_a_restart(

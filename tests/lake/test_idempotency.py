@@ -168,6 +168,18 @@ def test_a_key_that_was_rolled_back_is_free_again(log: Log) -> None:
         assert answers.once(of("a"), "another", never) == Committed(1, 3)
 
 
+def test_a_key_in_a_commit_that_was_taken_back_as_a_whole_is_free_again(log: Log) -> None:
+    log.add(StatementNote("insert", "me", 1, key="a", digest="d"))
+    log.add(
+        StatementNote("insert", "me", 1, key="b", digest="d"), StatementNote("insert", "me", 1, key="c", digest="d")
+    )
+    running = log.answers()
+    assert running.find(of("b")) is not None
+    log.add(StatementNote("revert", "deltaport", 2, reverts=1))
+    for answers in (running, log.answers()):
+        assert [answers.find(of(key)) for key in "abc"] == [Committed(1, 0), None, None]
+
+
 def test_keys_beyond_the_window_are_dropped(log: Log) -> None:
     answers = log.answers()
     for number in range(100):

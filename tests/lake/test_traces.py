@@ -119,6 +119,14 @@ def test_what_is_to_be_undone_is_all_there_or_refused(one: Log) -> None:
         find(whole)
 
 
+def test_a_commit_that_was_taken_back_as_a_whole_does_not_count(one: Log) -> None:
+    one.add(StatementNote("revert", "deltaport", 1, reverts=4))
+    assert traces_of({ONE: one.folder}, "tx", ISSUED * 1000).tables == {ONE: Trace(Footprint(1, frozenset([2])))}
+    found = find_written("s.one", one.folder, 5, "tx", Footprint(1, frozenset([2])))
+    assert [version for version, _ in found.statements] == [2]
+    assert find_written("s.one", one.folder, 5, "tx", Footprint(3, frozenset([4]))).statements == ()
+
+
 def test_what_was_undone_is_found_though_the_rest_of_the_log_is_gone(one: Log) -> None:
     one.add(undid())
     one.cut(5)

@@ -35,6 +35,7 @@ class StatementNote:
     key: str | None = None  # an idempotency key, and what was written under it
     digest: str | None = None
     since: int | None = None  # a version up to which its transaction wrote nothing into the table
+    reverts: int | None = None  # the version that this statement took back as a whole: nothing in it counts as written
 
 
 @dataclass(frozen=True, slots=True)

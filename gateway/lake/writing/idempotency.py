@@ -15,7 +15,7 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -199,12 +199,17 @@ class Answers:
     def _learn(self, noted: Noted) -> None:
         for note in noted.statements:
             if note.undoes is not None:
-                for identity in [known for known, each in self._known.items() if each.transaction == note.undoes]:
-                    del self._known[identity]
+                self._free([known for known, each in self._known.items() if each.transaction == note.undoes])
+            elif note.reverts is not None:
+                self._free([known for known, each in self._known.items() if each.committed.version == note.reverts])
             elif note.key is not None and note.digest is not None:
                 committed = Committed(note.rows, noted.version, IdSet.decode(note.ids or ""))
                 answer = Answer(note.digest, committed, noted.written_at, note.transaction)
                 self._remember((note.caller, note.key), answer)
+
+    def _free(self, taken_back: Iterable[_Identity]) -> None:
+        for identity in taken_back:
+            del self._known[identity]
 
 
 def _check_same(one: str, other: str, key: str) -> None:

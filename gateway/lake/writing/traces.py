@@ -49,9 +49,15 @@ def _found(
     versions: defaultdict[Hashable, set[int]] = defaultdict(set)
     since: dict[Hashable, int] = {}
     undone: dict[Hashable, Undone] = {}
-    for _, version, table in commits:
+    reverted: set[tuple[Hashable, int]] = set()
+    # By the time of a file a commit may seem older than the one before it; what reverts another must come first.
+    for table, version in sorted(((table, version) for _, version, table in commits), key=lambda each: -each[1]):
         for statement in _statements(logs[table], version, transaction):
-            if statement.get("undoes") == transaction:
+            if "reverts" in statement:
+                reverted.add((table, statement["reverts"]))
+            elif (table, version) in reverted:
+                continue
+            elif statement.get("undoes") == transaction:
                 undone.setdefault(table, Undone(int(statement.get("rows", 0)), version))
             elif statement.get("transaction") == transaction:
                 versions[table].add(version)
@@ -67,7 +73,7 @@ def _statements(log: Folder, version: int, transaction: str) -> list[dict[str, A
     """What a commit says of its statements; nothing where it is gone, or surely not of this transaction."""
     try:
         line = first_line(log, version)
-        if transaction.encode() not in line:
+        if transaction.encode() not in line and b"reverts" not in line:
             return []
         note = json.loads(json.loads(line)["commitInfo"]["userMetadata"])[_KEY]
         return list(_told(note))

@@ -67,15 +67,19 @@ class Written:
 def find_written(table: str, commits: Folder, newest: int, transaction: str, footprint: Footprint) -> Written:
     """All that the log holds of a transaction; a PreconditionError where that may not be all there was."""
     statements: list[tuple[int, StatementNote]] = []
-    missing = set(footprint.versions)
+    missing, reverted = set(footprint.versions), set[int]()
     for version in range(newest, footprint.since, -1):
         if (noted := noted_in(commits, version)) is None:
             missing.add(version)
             break
         for note in noted.statements:
-            if note.undoes == transaction:
+            if note.reverts is not None:
+                reverted.add(note.reverts)
+            if version in reverted:
+                missing.discard(version)
+            elif note.undoes == transaction:
                 return Written((), (version, note))
-            if note.transaction == transaction:
+            elif note.transaction == transaction:
                 statements.append((version, note))
                 missing.discard(version)
     if missing:

@@ -211,7 +211,7 @@ class TableWriter:
     def _reverted(self, head: LogSnapshot, version: int, affected: int) -> GatewayError:
         """A commit that holds other rows than it should is never told as a success: it is taken back."""
         log.error("commit_miscounted", table=self._table, version=version, affected=affected)
-        note = CommitNote((StatementNote("revert", "deltaport", affected),))
+        note = CommitNote((StatementNote("revert", "deltaport", affected, reverts=version),))
         try:
             with self._spark.session(Profile.THROUGHPUT) as session:
                 revert_commit(session, head.uri, version, note)
