@@ -30,6 +30,7 @@ ACCOUNTS = 6
 BALANCE = 1_000
 KEYS = 40
 _RETRY_SECONDS = 0.2
+_UNDOING = threading.Semaphore(2)  # an undo is slow and alone on its table: more of them, and all clients queue there
 _UNKNOWN = "not known whether"
 _UPLOADED = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 
@@ -87,6 +88,7 @@ def make_tables(session: object, warehouse: Path) -> None:
             session.sql(f"INSERT INTO {place} VALUES {values}")  # type: ignore[attr-defined]
 
     create("log", [])
+    create("undone", [])  # of its own: an undo has its table to itself, and all others would wait for it
     create("counters", [(key, 0) for key in range(COUNTERS)])
     create("accounts", [(key, BALANCE) for key in range(ACCOUNTS)])
     create("keyed", [], """, 'deltaport.primaryKey' = '["k"]'""")
@@ -166,8 +168,17 @@ class Worker(threading.Thread):
         self._ledger.note("keyed", outcome, lambda: self._ledger.keyed.update({value: outcome}))
 
     def _undo(self, client: AirportClient) -> None:
+        if not _UNDOING.acquire(blocking=False):
+            self._append(client)
+            return
+        try:
+            self._append_and_undo(client)
+        finally:
+            _UNDOING.release()
+
+    def _append_and_undo(self, client: AirportClient) -> None:
         key, transaction = self._unused(), client.begin()
-        outcome = self._send(lambda: client.insert(SCHEMA, "log", _rows(key, key), transaction=transaction))
+        outcome = self._send(lambda: client.insert(SCHEMA, "undone", _rows(key, key), transaction=transaction))
         self._ledger.note("append", outcome, lambda: self._ledger.appended.update({key: outcome}))
         if outcome is Outcome.DONE and transaction.id is not None:
             body = msgpack.packb({"transaction_id": transaction.id})
@@ -228,13 +239,14 @@ def _change(row_id: int, value: int) -> pa.RecordBatch:
 
 def judge(ledger: Ledger, warehouse: Path) -> list[str]:
     """What is wrong, in sentences; the tables are read without the gateway."""
-    log, counters, accounts, keyed = (_stored(warehouse, name) for name in ("log", "counters", "accounts", "keyed"))
+    names = ("log", "undone", "counters", "accounts", "keyed")
+    log, undone, counters, accounts, keyed = stored = [_stored(warehouse, name) for name in names]
     wrong = [*ledger.wrong]
-    for name, rows in {"log": log, "counters": counters, "accounts": accounts, "keyed": keyed}.items():
+    for name, rows in zip(names, stored, strict=True):
         ids = [row["_rowid"] for row in rows]
         if None in ids or len(set(ids)) < len(ids):
             wrong.append(f"{name}: row ids are missing or doubled")
-    wrong += _judge_log(ledger, Counter(row["k"] for row in log))
+    wrong += _judge_log(ledger, Counter(row["k"] for row in [*log, *undone]))
     for row in counters:
         done, unknown = (ledger.added[row["k"], outcome] for outcome in (Outcome.DONE, Outcome.UNKNOWN))
         if not done <= row["v"] <= done + unknown:

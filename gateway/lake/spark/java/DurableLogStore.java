@@ -40,9 +40,8 @@ import org.slf4j.LoggerFactory;
  * Delta's own store looks first and renames then, and syncs nothing. Files that the executors of a cluster wrote are
  * synced from here, through the mount.
  *
- * Compiled by Janino when Spark starts: no lambdas, no try with resources, and no
- * generics inside of methods. `deltaport.fsync` is read at
- * each write, from the session that commits.
+ * Compiled by Janino when Spark starts: no lambdas, no try with resources, and no generics inside of methods.
+ * `deltaport.fsync` is read at each write, from the session that commits.
  */
 public final class DurableLogStore extends LocalLogStore {
     private static final String FSYNC = "deltaport.fsync";
@@ -88,7 +87,7 @@ public final class DurableLogStore extends LocalLogStore {
                 publish(draft, target);
             }
         } finally {
-            Files.deleteIfExists(draft.toPath());
+            draft.delete(); // one that stays is no reason to call a commit failed
         }
         if (syncs) {
             syncFolder(folder);
