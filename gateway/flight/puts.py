@@ -55,6 +55,9 @@ Outcome = Callable[[CallHeaders], AbstractContextManager[None]]
 ROWID = pa.field("rowid", pa.int64(), metadata={ROWID_KEY: b"1"})
 # The reply is one message. A commit whose reply is too large to be sent would look like a failure.
 MAX_RETURNED_BYTES = 256 << 20
+# A frame with nothing in it looks to pyarrow like the end of the upload, and rows may follow. After the true end every
+# further read ends at once.
+_BLANK_FRAMES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,11 +267,14 @@ def schema_of(reader: Upload) -> pa.Schema:
 
 def batches_of(reader: Upload, is_cancelled: IsCancelled) -> Iterator[pa.RecordBatch]:
     """The upload's batches. The stream of a caller who went away just ends, as a finished one does."""
-    while True:
+    ends = 0
+    while ends < _BLANK_FRAMES:
         try:
             batch = reader.read_chunk().data
+            ends = 0
         except StopIteration:
-            return
+            ends += 1
+            continue
         except (pa.ArrowException, flight.FlightError, OSError) as error:
             _check_still_there(is_cancelled)
             raise RequestError("the upload cannot be read") from error
