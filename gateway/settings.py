@@ -87,6 +87,7 @@ class StagingSettings(_Section):
 
 
 class WriteSettings(_Section):
+    fsync: bool = True
     small_bytes: Positive = 32 << 20
     retry_seconds: Seconds = 60
     group_statements: Positive = 256
@@ -108,6 +109,7 @@ class LimitSettings(_Section):
     action_bytes: Positive = 16 << 20
     field_bytes: Positive = 64 << 20
     batch_bytes: Positive = 64 << 20
+    returned_bytes: Positive = 4 << 20
     idle_upload_seconds: Seconds = 3600
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+import json
+import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+from gateway.lake.ddl.spark_alter import forget_log
 
 
 class Lake:
@@ -48,6 +52,36 @@ class Lake:
     def sql(self, statement: str, table: str) -> Any:
         """Run SQL in which {t} stands for the table."""
         return self.spark.sql(statement.replace("{t}", self.ref(table)))
+
+
+def age(lake: Lake, table: str, days: float, renamed: Mapping[str, str] | None = None) -> None:
+    """Make all that was written into a table so many days older, in the log's files and inside of them.
+
+    Transaction ids tell their time, too: `renamed` gives those in the log other names.
+    """
+    shift = int(days * 86_400_000)
+    for file in (lake.path(table) / "_delta_log").glob("*.crc"):
+        file.unlink()  # Delta's and Hadoop's checksums, of what is about to be changed
+    for file in (lake.path(table) / "_delta_log").glob("*.json"):
+        text = file.read_text()
+        for old, new in (renamed or {}).items():
+            text = text.replace(old, new)
+        actions = [_aged(json.loads(line), shift) for line in text.splitlines()]
+        modified = file.stat().st_mtime - shift / 1000
+        file.write_text("".join(json.dumps(action) + "\n" for action in actions))
+        os.utime(file, (modified, modified))
+    for file in lake.path(table).rglob("*"):
+        if file.is_file() and file.suffix != ".json":
+            os.utime(file, (file.stat().st_mtime - shift / 1000,) * 2)
+    forget_log(lake.spark, str(lake.path(table)))
+
+
+def _aged(action: dict[str, Any], shift: int) -> dict[str, Any]:
+    for fields in action.values():
+        for name in ("timestamp", "inCommitTimestamp", "modificationTime", "deletionTimestamp", "createdTime"):
+            if fields.get(name) is not None:
+                fields[name] -= shift
+    return action
 
 
 def column(rows: Iterable[dict[str, Any]], name: str) -> list[Any]:

@@ -8,7 +8,7 @@ list of ids; `update_of` and `delete_of` choose, in one place, for everyone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, runtime_checkable
@@ -16,7 +16,7 @@ from typing import Protocol, runtime_checkable
 import pyarrow as pa
 
 from gateway.catalog.names import TableName
-from gateway.errors import CancelledError, PreconditionError, RequestError
+from gateway.errors import CancelledError, GatewayError, PreconditionError, RequestError
 from gateway.wire.listing import ROWID_KEY
 
 
@@ -46,8 +46,11 @@ class WriteContext:
     it did not say, and its last write wins. A row must still be what it was at the
     `conflict_base` (else at the read version), or where the transaction wrote it
     last: `own` tells that, oldest first; `altered` are the versions that the caller's own
-    ALTERs made since then. `is_cancelled` is asked before the commit.
-    A statement that is sent again under one `idempotency_key` is written once.
+    ALTERs made since then. `is_cancelled` is asked before the commit, again and again;
+    `begin_commit` once, when all rows are there: it raises where the statement must not be written any more.
+    `met_at` is a version up to which the transaction surely wrote nothing into the table.
+    A statement that is sent again under one `idempotency_key` is written once; with a `refusal`
+    it may only be answered so, and that error is raised where it was not written before.
     """
 
     caller: str
@@ -58,6 +61,9 @@ class WriteContext:
     altered: tuple[int, ...] = ()
     idempotency_key: str | None = None
     is_cancelled: Callable[[], bool] = lambda: False
+    begin_commit: Callable[[], None] = lambda: None
+    met_at: int | None = None
+    refusal: Callable[[], GatewayError] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +133,38 @@ class Undone:
     version: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Where a transaction wrote into a table: not up to version `since`, and surely at `versions`.
+
+    `identity` tells the table from another one under its name; None where the table's own log told.
+    """
+
+    since: int = -1
+    versions: frozenset[int] = frozenset()
+    identity: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What a table's log tells of a transaction."""
+
+    footprint: Footprint
+    undone: Undone | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """What the logs tell of a transaction, by table; `gap` says why there may be more that they do not tell."""
+
+    tables: Mapping[Hashable, Trace]
+    gap: str | None = None
+
+
 @runtime_checkable
 class Undoable(Protocol):
-    def undo(self, transaction: str, context: WriteContext) -> Undone:
-        """Take back what a transaction wrote into the table; a second time only says so again."""
+    def undo(self, transaction: str, context: WriteContext, footprint: Footprint) -> Undone:
+        """Take back all that a transaction wrote into the table, or raise; a second time only says so again."""
 
 
 @runtime_checkable
@@ -149,6 +183,11 @@ def can_update(table: object) -> bool:
 
 def can_delete(table: object) -> bool:
     return isinstance(abilities_of(table), BatchDeletable | Deletable)
+
+
+def why_unchangeable(table: object) -> str:
+    """Why a table's rows stay as they are, in a word or two; where the table does not say, they have no ids."""
+    return str(getattr(abilities_of(table), "unchangeable", "no rowid"))
 
 
 def find_rowid_column(schema: pa.Schema | None) -> int:
@@ -252,6 +291,7 @@ class _IdListStatement:
             raise RequestError("rowid must not be null")
         if self._context.is_cancelled():
             raise CancelledError("the upload was cancelled; nothing was written")
+        self._context.begin_commit()
         return self._apply(row_ids, rows.remove_column(self._rowid))
 
     def abort(self) -> None:

@@ -9,7 +9,6 @@ from pyarrow import flight
 
 from gateway.catalog.registry import Catalogs
 from gateway.errors import RequestError, UnsupportedError
-from gateway.flight.boundary import Path
 from gateway.flight.browsing import DATABASES_TICKET, Browsing, is_databases
 from gateway.flight.puts import Puts
 from gateway.flight.scans import REUSE_CONNECTION, Scans
@@ -17,7 +16,6 @@ from gateway.flight.statistics import statistics_reply
 from gateway.flight.transactions import TransactionActions
 from gateway.settings import LimitSettings
 from gateway.wire.headers import CallHeaders
-from gateway.wire.json_dialect import is_json
 from gateway.wire.listing import encode_version
 from gateway.wire.messages import CatalogRequest, EndpointsRequest, FlightInfoRequest, StatisticsRequest
 from gateway.wire.packing import pack
@@ -28,16 +26,13 @@ Handler = Callable[[CallHeaders, bytes], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """With `has_json`, a call in JSON is answered, and its errors told, as JSON callers expect."""
-
     description: str
     handle: Handler
-    has_json: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class JsonAction:
-    """An action of the JSON dialect, whose callers go by gRPC codes."""
+    """An action that writes, in the JSON dialect: its caller may go away meanwhile."""
 
     description: str
     handle: Callable[[CallHeaders, bytes, IsCancelled], bytes]
@@ -61,10 +56,10 @@ class Actions:
         self._table: dict[str, Action | JsonAction] = {
             "list_schemas": Action("Every schema and table of a catalog", self._list_schemas),
             "catalog_version": Action("A number that moves when the catalog changes", self._catalog_version),
-            "create_transaction": Action("An id under which statements read one version", transactions.create, True),
-            "commit_transaction": Action("Ends a transaction", transactions.commit, True),
-            "rollback_transaction": Action("Takes back what a transaction wrote", transactions.rollback, True),
-            "get_transaction_status": Action("What became of a transaction", transactions.status, True),
+            "create_transaction": Action("An id under which statements read one version", transactions.create),
+            "commit_transaction": Action("Ends a transaction", transactions.commit),
+            "rollback_transaction": Action("Takes back what a transaction wrote", transactions.rollback),
+            "get_transaction_status": Action("What became of a transaction", transactions.status),
             "endpoints": Action("Where to read a table: tickets for DoGet", self._endpoints),
             "flight_info": Action("A table at a version or time", self._flight_info),
             "column_statistics": Action("Bounds of a column, from the Delta log", self._column_statistics),
@@ -78,13 +73,6 @@ class Actions:
     def known(self, name: str) -> str:
         """The name where it is known, else a fixed word: names from outside never become metric labels."""
         return name if name in self._table else "unknown"
-
-    def path(self, name: str, body: bytes) -> Path:
-        """How this action's errors travel."""
-        action = self._table.get(name)
-        if isinstance(action, Action) and not (action.has_json and is_json(body)):
-            return Path.ACTION
-        return Path.ACTION if action is None else Path.JSON
 
     def run(self, name: str, headers: CallHeaders, body: bytes, is_cancelled: IsCancelled) -> bytes:
         action = self._table.get(name)

@@ -3,20 +3,20 @@
 What the DuckDB user sees depends on how an error travels. In actions, only the
 plain FlightError arrives at once (the Flight*Error subclasses cost the client
 three seconds of retries). In streams, a class and text in the extra information
-reach SQL as such. In the JSON dialect the gRPC code counts: three codes can only
-be sent as plain Python exceptions, and what pyarrow cannot send at all is named
-in the extra information. Faults of the gateway are logged with a reference, and
-the client is told the reference, never the cause.
+reach SQL as such. For every other client the gRPC code and the text count. Three
+codes can only be sent as plain Python exceptions, two cannot be sent at all; the
+details, a google.rpc.Status, have the exact text and the true code. Faults of the
+gateway are logged with a reference, and the client is told the reference, never
+the cause.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import secrets
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Any
 
@@ -37,16 +37,18 @@ from gateway.errors import (
     UnsupportedError,
 )
 from gateway.wire.packing import pack
+from gateway.wire.status import TRAILER, encode_status
 
 log = structlog.get_logger(__name__)
+AddTrailer = Callable[[str, bytes], None]
 
 
 class Path(Enum):
     """How a call's errors travel to the client."""
 
-    ACTION = "action"
-    STREAM = "stream"
-    JSON = "json"
+    ACTION = "action"  # an action of the DuckDB client
+    STREAM = "stream"  # any other call of the DuckDB client
+    CODED = "coded"  # the JSON dialect, and every other client
 
 
 class ActionError(flight.FlightError):  # type: ignore[misc]
@@ -56,7 +58,7 @@ class ActionError(flight.FlightError):  # type: ignore[misc]
 class CodedError(Exception):
     """An error whose Python class makes pyarrow send a gRPC code. Its traceback never leaves the process."""
 
-    code = "UNKNOWN"
+    code, number = "UNKNOWN", 2
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -65,34 +67,42 @@ class CodedError(Exception):
     def __str__(self) -> str:  # a KeyError would put quotes around it
         return self.message
 
+    @property
+    def details(self) -> bytes:
+        return encode_status(self.number, self.message, self.code)
+
 
 class CodedNotFoundError(CodedError, KeyError):
-    code = "NOT_FOUND"
+    code, number = "NOT_FOUND", 5
 
 
 class CodedArgumentError(CodedError, ValueError):
-    code = "INVALID_ARGUMENT"
+    code, number = "INVALID_ARGUMENT", 3
 
 
 class CodedUnimplementedError(CodedError, NotImplementedError):
-    code = "UNIMPLEMENTED"
+    code, number = "UNIMPLEMENTED", 12
 
 
 @contextlib.contextmanager
-def errors_as_flight(path: Path) -> Iterator[None]:
+def errors_as_flight(path: Path, add_trailer: AddTrailer | None = None) -> Iterator[None]:
+    """`add_trailer` is for clients that read details: pyarrow sends them only with its own errors."""
     try:
         yield
     except (GeneratorExit, KeyboardInterrupt, SystemExit, flight.FlightError, CodedError):
         raise
     except BaseException as error:  # a panic of the native reader is a BaseException
-        raise to_flight(error, path) from None
+        told = to_flight(error, path)
+        if isinstance(told, CodedError) and add_trailer is not None:
+            add_trailer(TRAILER, told.details)
+        raise told from None
 
 
 def to_flight(error: BaseException, path: Path) -> Exception:
     known = error if isinstance(error, GatewayError) else _unexpected(error)
     if isinstance(known, InternalError) and isinstance(error, GatewayError):
         log.error("internal_error", error=known.message, cause=_cause(error))
-    if path is Path.JSON:
+    if path is Path.CODED:
         return _coded(known)
     if isinstance(known, DeniedError):
         return _typed(flight.FlightUnauthorizedError, known, path)
@@ -121,7 +131,7 @@ def _sql_class(error: GatewayError) -> str:
 
 
 def _coded(error: GatewayError) -> Exception:
-    """The error as the JSON dialect tells it: by gRPC code, exactly or in the extra information."""
+    """The error by its gRPC code, as far as pyarrow can send it; the details tell the rest."""
     match error:
         case NotFoundError():
             return _with_clean_text(CodedNotFoundError(error.message))
@@ -130,27 +140,33 @@ def _coded(error: GatewayError) -> Exception:
         case UnsupportedError():
             return _with_clean_text(CodedUnimplementedError(error.message))
         case DeniedError():
-            return _named(flight.FlightUnauthorizedError, error, "PERMISSION_DENIED")
+            return _detailed(flight.FlightUnauthorizedError, 7, error, "PERMISSION_DENIED")
         # As in streams: pyarrow clients turn CANCELLED into a KeyboardInterrupt.
         case UnavailableError() | CancelledError():
-            return _named(flight.FlightUnavailableError, error, "UNAVAILABLE")
+            return _detailed(flight.FlightUnavailableError, 14, error, "UNAVAILABLE")
         case InternalError():
-            return _named(flight.FlightInternalError, error, "INTERNAL")
+            return _detailed(flight.FlightInternalError, 13, error, "INTERNAL")
         # pyarrow sends the rest as UNKNOWN.
         case PreconditionError() | ConstraintError():
-            return _named(flight.FlightServerError, error, "FAILED_PRECONDITION")
+            return _detailed(flight.FlightServerError, 2, error, "FAILED_PRECONDITION")
         case ConflictError():
-            return _named(flight.FlightServerError, error, "ABORTED")
-    return _named(flight.FlightServerError, error, "UNKNOWN")
+            return _detailed(flight.FlightServerError, 2, error, "ABORTED")
+    return _detailed(flight.FlightServerError, 2, error, "UNKNOWN")
 
 
-def _named(kind: type[Exception], error: GatewayError, code: str) -> Exception:
-    return kind(error.message, json.dumps({"code": code, "message": error.message}).encode())
+def _detailed(kind: type[Exception], number: int, error: GatewayError, reason: str) -> Exception:
+    # A client that finds another code in the details than in the call shows an internal error.
+    return kind(error.message, encode_status(number, error.message, reason))
 
 
 def _with_clean_text(error: CodedError) -> CodedError:
     _keep_tracebacks_inside()
     return error
+
+
+def as_python_error(error: flight.FlightError) -> CodedError:
+    """For GetSchema, where pyarrow knows no Flight errors and would send the traceback with them."""
+    return _with_clean_text(CodedError(str(error)))
 
 
 @functools.cache

@@ -49,11 +49,12 @@ class Exchanges:
         peer: str,
     ) -> int:
         """Take an upload to its commit and answer it; returns how many rows were affected."""
-        path = decode_path(descriptor)
-        table = self._catalogs.get(path.catalog or headers.catalog).table(path.schema, path.table)
         with self._uploads.watched(reader, peer, headers.transaction) as upload:
-            with self._contexts.outcome(headers), self._filling(headers, table):
-                changed = self._change(headers, table, path.stamp, upload, writer, is_cancelled)
+            with self._contexts.outcome(headers):
+                path = decode_path(descriptor)
+                table = self._catalogs.get(path.catalog or headers.catalog).table(path.schema, path.table)
+                with self._filling(headers, table):
+                    changed = self._change(headers, table, path.stamp, upload, writer, is_cancelled)
             upload.was_written()
             with upload.answering():
                 writer.write_metadata(pack({"total_changed": changed}))
@@ -69,10 +70,11 @@ class Exchanges:
         is_cancelled: Callable[[], bool],
     ) -> int:
         with _told(table, stamp):
-            statement = self._open(headers, table, stamp, schema_of(upload), is_cancelled)
+            statement = self._open(headers, table, stamp, schema_of(upload, is_cancelled), is_cancelled)
         upload.fills(statement)
         try:
-            writer.begin(statement.reply_schema)
+            with upload.answering():
+                writer.begin(statement.reply_schema)
             self._take(statement, headers.returning, upload, writer, is_cancelled)
             if is_cancelled():
                 raise CancelledError("the upload was cancelled; nothing was written")

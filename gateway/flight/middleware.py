@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from pyarrow import flight
 
-from gateway.flight.boundary import Path, errors_as_flight
-from gateway.wire.headers import CallHeaders, parse_headers
+from gateway.errors import RequestError
+from gateway.wire.headers import MAX_HEADER_CHARACTERS, CallHeaders, parse_headers
 
 KEY = "call"
 
@@ -19,10 +19,15 @@ class CallMiddleware(flight.ServerMiddleware):  # type: ignore[misc]
 
 class CallMiddlewareFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]
     def start_call(self, _info: flight.CallInfo, headers: Mapping[str, Sequence[str | bytes]]) -> CallMiddleware:
-        with errors_as_flight(Path.ACTION):
-            return CallMiddleware(parse_headers(headers))
+        # Nothing is refused here: an error of the middleware reaches every client as UNKNOWN.
+        return CallMiddleware(parse_headers(headers))
 
 
 def headers_of(context: flight.ServerCallContext) -> CallHeaders:
     middleware = context.get_middleware(KEY)
     return CallHeaders() if middleware is None else middleware.headers
+
+
+def check_headers(headers: CallHeaders) -> None:
+    if headers.too_long is not None:
+        raise RequestError(f"header {headers.too_long} is longer than {MAX_HEADER_CHARACTERS} characters")

@@ -28,11 +28,13 @@ from gateway.catalog.changes import (
     find_rowid_column,
     insert_into,
     update_of,
+    why_unchangeable,
 )
 from gateway.catalog.names import fold
 from gateway.catalog.registry import Catalogs
 from gateway.errors import CancelledError, NotFoundError, PreconditionError, RequestError
 from gateway.flight.uploads import Upload, Uploads
+from gateway.settings import LimitSettings
 from gateway.wire.headers import CallHeaders
 from gateway.wire.json_dialect import (
     Command,
@@ -53,8 +55,9 @@ ResolveContext = Callable[[CallHeaders, Readable, Command, IsCancelled], WriteCo
 Outcome = Callable[[CallHeaders], AbstractContextManager[None]]
 
 ROWID = pa.field("rowid", pa.int64(), metadata={ROWID_KEY: b"1"})
-# The reply is one message. A commit whose reply is too large to be sent would look like a failure.
-MAX_RETURNED_BYTES = 256 << 20
+# What an answer has around it as a message, and the largest count that it may hold.
+_ENVELOPE_BYTES = 16
+_MOST_ROWS = (1 << 63) - 1
 # A frame with nothing in it looks to pyarrow like the end of the upload, and rows may follow. After the true end every
 # further read ends at once.
 _BLANK_FRAMES = 64
@@ -82,11 +85,13 @@ class Puts:
         resolve_context: ResolveContext,
         outcome: Outcome = lambda _headers: contextlib.nullcontext(),
         uploads: Uploads | None = None,
+        returned_bytes: int = LimitSettings().returned_bytes,
     ) -> None:
         self._catalogs = catalogs
         self._resolve_context = resolve_context
         self._outcome = outcome
         self._uploads = uploads or Uploads()
+        self._returned_bytes = returned_bytes
 
     def put(
         self,
@@ -97,8 +102,12 @@ class Puts:
         is_cancelled: IsCancelled,
         peer: str = "",
     ) -> None:
-        with self._outcome(headers), self._uploads.watched(reader, peer, headers.transaction) as upload:
-            self._put(headers, descriptor, upload, writer, is_cancelled)
+        with self._uploads.watched(reader, peer, headers.transaction) as upload:
+            with self._outcome(headers):
+                reply = self._put(headers, descriptor, upload, is_cancelled)
+            upload.was_written()
+            with upload.answering():
+                writer.write(pa.py_buffer(reply))
 
     def delete(self, headers: CallHeaders, body: bytes, is_cancelled: IsCancelled) -> bytes:
         with self._outcome(headers):
@@ -109,9 +118,8 @@ class Puts:
         headers: CallHeaders,
         descriptor: flight.FlightDescriptor,
         upload: Upload,
-        writer: flight.FlightMetadataWriter,
         is_cancelled: IsCancelled,
-    ) -> None:
+    ) -> bytes:
         if descriptor.descriptor_type != flight.DescriptorType.CMD:
             raise RequestError("DoPut takes a command descriptor that holds a JSON object")
         command = decode_put(descriptor.command)
@@ -122,22 +130,19 @@ class Puts:
         else:
             statement, rows = self._update(headers, command, target, options, upload, is_cancelled)
         upload.fills(statement)
-        affected, returned = _carry_out(statement, rows, target, options, is_cancelled)
-        upload.was_written()
-        with upload.answering():
-            writer.write(pa.py_buffer(encode_put_reply(affected, returned)))
+        return self._carry_out(statement, rows, target, options, is_cancelled, encode_put_reply)
 
     def _delete(self, headers: CallHeaders, body: bytes, is_cancelled: IsCancelled) -> bytes:
         command = decode_delete(body)
         target = self._find(headers, command)
         if not can_delete(target.table):
-            raise _no_rowid(Operation.DELETE, target)
+            raise _unchangeable(Operation.DELETE, target)
         options = _options(command, target)
         context = self._resolve_context(headers, target.table, command, is_cancelled)
         upload = pa.schema([ROWID])
         rows = pa.RecordBatch.from_arrays([pa.array(command.row_ids, pa.int64())], schema=upload)
         statement = delete_of(target.table, upload, options, context)
-        return encode_delete_reply(*_carry_out(statement, [rows], target, options, is_cancelled))
+        return self._carry_out(statement, [rows], target, options, is_cancelled, encode_delete_reply)
 
     def _insert(
         self,
@@ -148,7 +153,7 @@ class Puts:
         upload: Upload,
         is_cancelled: IsCancelled,
     ) -> tuple[Statement, Iterator[pa.RecordBatch]]:
-        plan = _plan_insert(target, schema_of(upload))
+        plan = _plan_insert(target, schema_of(upload, is_cancelled))
         context = self._resolve_context(headers, target.table, command, is_cancelled)
         statement = insert_into(target.table, target.table.name, plan.schema, options, context)
         return statement, plan.rows(upload, is_cancelled)
@@ -163,11 +168,39 @@ class Puts:
         is_cancelled: IsCancelled,
     ) -> tuple[Statement, Iterator[pa.RecordBatch]]:
         if not can_update(target.table):
-            raise _no_rowid(Operation.UPDATE, target)
-        plan = _plan_update(target, schema_of(upload))
+            raise _unchangeable(Operation.UPDATE, target)
+        plan = _plan_update(target, schema_of(upload, is_cancelled))
         context = self._resolve_context(headers, target.table, command, is_cancelled)
         statement = update_of(target.table, plan.schema.append(ROWID), options, context)
         return statement, _with_row_ids(plan.rows(upload, is_cancelled), command.row_ids)
+
+    def _carry_out(
+        self,
+        statement: Statement,
+        batches: Iterable[pa.RecordBatch],
+        target: _Target,
+        options: WriteOptions,
+        is_cancelled: IsCancelled,
+        encode: Callable[[int, bytes | None], bytes],
+    ) -> bytes:
+        """The answer; all of it but the count is made, and measured, before anything is written."""
+        try:
+            returned = None
+            if options.returning:
+                returned = _Returned(target, options.columns, statement.reply_schema, self._returned_bytes)
+            for batch in batches:
+                _check_still_there(is_cancelled)
+                rows = statement.add(batch)
+                if returned is not None and rows is not None:
+                    returned.add(rows)
+            encoded = None if returned is None else returned.encode()
+            # The answer is one message, and a commit whose answer cannot be received would look like a failure.
+            if returned is not None and len(encode(_MOST_ROWS, encoded)) + _ENVELOPE_BYTES > self._returned_bytes:
+                raise returned.too_large()
+            _check_still_there(is_cancelled)
+            return encode(statement.commit(), encoded)
+        finally:
+            statement.abort()  # after a commit it only lets go of what was staged
 
     def _find(self, headers: CallHeaders, command: Command) -> _Target:
         catalog = self._catalogs.get(command.catalog or headers.catalog)
@@ -179,8 +212,9 @@ class Puts:
             raise
 
 
-def _no_rowid(operation: Operation, target: _Target) -> PreconditionError:
-    return PreconditionError(f"table '{target.table.name.table}' does not support {operation.verb} (no rowid)")
+def _unchangeable(operation: Operation, target: _Target) -> PreconditionError:
+    name, why = target.table.name.table, why_unchangeable(target.table)
+    return PreconditionError(f"table '{name}' does not support {operation.verb} ({why})")
 
 
 def _options(command: Command, target: _Target) -> WriteOptions:
@@ -256,11 +290,12 @@ def _plan_update(target: _Target, upload: pa.Schema) -> _Plan:
     return _Plan.of(upload, range(len(upload)), _match_upload(target, upload.names))
 
 
-def schema_of(reader: Upload) -> pa.Schema:
+def schema_of(reader: Upload, is_cancelled: IsCancelled) -> pa.Schema:
     try:
         schema = reader.schema
         schema.names  # noqa: B018  a name that is no text fails here
     except (pa.ArrowException, flight.FlightError, OSError, UnicodeDecodeError) as error:
+        _check_still_there(is_cancelled)
         raise RequestError("the upload has no schema that can be read") from error
     return schema
 
@@ -293,32 +328,10 @@ def _with_row_ids(batches: Iterable[pa.RecordBatch], row_ids: Sequence[int]) -> 
         raise RequestError(f"row_ids count ({len(ids)}) does not match input rows ({rows})")
 
 
-def _carry_out(
-    statement: Statement,
-    batches: Iterable[pa.RecordBatch],
-    target: _Target,
-    options: WriteOptions,
-    is_cancelled: IsCancelled,
-) -> tuple[int, bytes | None]:
-    """How many rows the commit affected, and the returned ones, which are encoded before anything is written."""
-    try:
-        returned = _Returned(target, options.columns, statement.reply_schema) if options.returning else None
-        for batch in batches:
-            _check_still_there(is_cancelled)
-            rows = statement.add(batch)
-            if returned is not None and rows is not None:
-                returned.add(rows)
-        encoded = None if returned is None else returned.encode()
-        _check_still_there(is_cancelled)
-        return statement.commit(), encoded
-    finally:
-        statement.abort()  # after a commit it only lets go of what was staged
-
-
 class _Returned:
     """The rows a statement returns: those columns, in that order."""
 
-    def __init__(self, target: _Target, columns: Sequence[str], reply: pa.Schema) -> None:
+    def __init__(self, target: _Target, columns: Sequence[str], reply: pa.Schema, most_bytes: int) -> None:
         for name in columns:
             if name not in reply.names:
                 raise PreconditionError(f"table '{target.table.name.table}' cannot return column '{name}'")
@@ -326,16 +339,21 @@ class _Returned:
         self._schema = pa.schema([reply.field(name) for name in self._columns])
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
+        self._most_bytes = most_bytes
 
     def add(self, rows: pa.RecordBatch) -> None:
         narrow = rows.select(self._columns)
         self._bytes += narrow.nbytes
-        if self._bytes > MAX_RETURNED_BYTES:
-            raise RequestError(f"the returned rows are larger than {MAX_RETURNED_BYTES} bytes; send fewer rows")
+        if self._bytes > self._most_bytes:
+            raise self.too_large()
         self._batches.append(narrow)
 
     def encode(self) -> bytes:
         return encode_rows(self._schema, self._batches)
+
+    def too_large(self) -> RequestError:
+        limit = f"{self._most_bytes} bytes (limits.returned_bytes)"
+        return RequestError(f"the returned rows take more than {limit}; return fewer columns, or change fewer rows")
 
 
 def _check_still_there(is_cancelled: IsCancelled) -> None:

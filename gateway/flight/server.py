@@ -11,12 +11,12 @@ import structlog
 from pyarrow import flight
 
 from gateway.flight.actions import Actions
-from gateway.flight.boundary import Path, errors_as_flight, outcome_of
+from gateway.flight.boundary import AddTrailer, Path, as_python_error, errors_as_flight, outcome_of
 from gateway.flight.browsing import DATABASES_SHAPE, DATABASES_TICKET, Browsing
 from gateway.flight.connections import cut_connection
 from gateway.flight.exchanges import Exchanges, known_operation
 from gateway.flight.gate import Gate
-from gateway.flight.middleware import KEY, CallMiddlewareFactory, headers_of
+from gateway.flight.middleware import KEY, CallMiddlewareFactory, check_headers, headers_of
 from gateway.flight.puts import Puts
 from gateway.flight.scans import Scans
 from gateway.telemetry import metrics
@@ -66,7 +66,10 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
         headers = headers_of(context)
-        schema = self._answer("get_schema", context, lambda: self._browsing.schema(headers, descriptor))
+        try:
+            schema = self._answer("get_schema", context, lambda: self._browsing.schema(headers, descriptor))
+        except flight.FlightError as error:
+            raise as_python_error(error) from None
         return flight.SchemaResult(schema)
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
@@ -74,10 +77,11 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         if ticket.ticket == DATABASES_TICKET:
             batch = self._answer("do_get", context, self._browsing.databases)
             return flight.GeneratorStream(DATABASES_SHAPE, iter([batch]))
-        with errors_as_flight(Path.STREAM), self._recorded_failure("do_get", headers):
+        with self._told(context, Path.STREAM), self._recorded_failure("do_get", headers):
+            check_headers(headers)
             facts = {"trace": headers.trace, "transaction": headers.transaction}
             schema, batches = self._scans.stream(ticket.ticket, context.is_cancelled, **facts)
-        return flight.GeneratorStream(schema, self._inside_gate(batches, context.peer()))
+        return flight.GeneratorStream(schema, self._inside_gate(batches, context))
 
     def list_actions(self, _context: flight.ServerCallContext) -> list[tuple[str, str]]:
         return self._actions.names()
@@ -86,12 +90,11 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         headers = headers_of(context)
         body = b"" if action.body is None else action.body.to_pybytes()
         label = self._actions.known(action.type)
-        path = self._actions.path(action.type, body)
 
         def work() -> bytes:
             return self._actions.run(action.type, headers, body, context.is_cancelled)
 
-        return [self._answer("do_action", context, work, label, path)]
+        return [self._answer("do_action", context, work, label, Path.ACTION)]
 
     def do_put(
         self,
@@ -105,7 +108,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         def work() -> None:
             self._puts.put(headers, descriptor, reader, writer, context.is_cancelled, context.peer())
 
-        self._answer("do_put", context, work, path=Path.JSON)
+        self._answer("do_put", context, work, path=Path.CODED)
 
     def do_exchange(
         self,
@@ -132,8 +135,9 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         """Run one call that is not a stream, and record how it ended."""
         started, failure = time.monotonic(), None
         try:
-            with errors_as_flight(path):
+            with self._told(context, path):
                 try:
+                    check_headers(headers_of(context))
                     with self._gate.inside(context.peer()):
                         return work()
                 except BaseException as error:
@@ -141,6 +145,18 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
                     raise
         finally:
             _record(method, action, headers_of(context), failure, time.monotonic() - started)
+
+    @staticmethod
+    def _told(
+        context: flight.ServerCallContext, path: Path, add_trailer: AddTrailer | None = None
+    ) -> contextlib.AbstractContextManager[None]:
+        """Errors as the client reads them; `path` is how they travel to DuckDB's."""
+        headers = headers_of(context)
+        # Arrow's C++ client makes an internal error of every error with details that is not one of Flight's own.
+        reads_details = not headers.is_arrow_cpp
+        return errors_as_flight(
+            path if headers.is_airport else Path.CODED, (add_trailer or context.add_trailer) if reads_details else None
+        )
 
     @contextlib.contextmanager
     def _recorded_failure(self, method: str, headers: CallHeaders) -> Iterator[None]:
@@ -152,9 +168,24 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             _record(method, "", headers, error, time.monotonic() - started)
             raise
 
-    def _inside_gate(self, batches: Iterator[Reply], peer: str) -> Iterator[Reply]:
-        with errors_as_flight(Path.STREAM), self._gate.inside(peer), contextlib.closing(batches):  # type: ignore[type-var]
-            yield from batches
+    def _inside_gate(self, batches: Iterator[Reply], context: flight.ServerCallContext) -> Iterator[Reply]:
+        is_read = True
+
+        def add_trailer(name: str, value: bytes) -> None:
+            if is_read:  # a stream may be closed after its call, and the context ends with the call
+                context.add_trailer(name, value)
+
+        with (
+            self._told(context, Path.STREAM, add_trailer),
+            self._gate.inside(context.peer()),
+            contextlib.closing(batches),  # type: ignore[type-var]
+        ):
+            for batch in batches:
+                try:
+                    yield batch
+                except GeneratorExit:
+                    is_read = False
+                    raise
 
 
 def _record(method: str, action: str, headers: CallHeaders, failure: BaseException | None, seconds: float) -> None:

@@ -19,7 +19,7 @@ import structlog
 
 from gateway.catalog.capabilities import BatchStream, ScanReport
 from gateway.errors import CancelledError, UnavailableError
-from gateway.flight.boundary import Path, errors_as_flight, outcome_of
+from gateway.flight.boundary import outcome_of
 from gateway.settings import ScanSettings
 from gateway.telemetry import metrics
 from gateway.wire.packing import pack
@@ -81,7 +81,6 @@ class ScanStreams:
         report, failure = ScanReport(), None
         try:
             with (
-                errors_as_flight(Path.STREAM),
                 self._counted(facts.get("transaction")),
                 self._slot(is_cancelled),
                 self._open(open_scan, is_cancelled) as scan,

@@ -10,11 +10,12 @@ import json
 from collections.abc import Hashable
 from typing import Any
 
-from gateway.catalog.changes import Undoable, Undone, WriteContext
+from gateway.catalog.changes import Footprint, Undoable, Undone, WriteContext
 from gateway.catalog.registry import Catalogs
 from gateway.errors import NotFoundError, PreconditionError, RequestError
 from gateway.flight.contexts import owner_of
-from gateway.transactions.manager import Status, TransactionManager
+from gateway.transactions.manager import TransactionManager
+from gateway.transactions.records import Status
 from gateway.wire.headers import CallHeaders
 from gateway.wire.json_dialect import decode_create_transaction, decode_transaction, is_json
 from gateway.wire.messages import CatalogRequest
@@ -44,7 +45,9 @@ class TransactionActions:
     def rollback(self, headers: CallHeaders, body: bytes) -> bytes:
         identity = self._named("rollback_transaction", headers, body, last=True)
         context = WriteContext(owner_of(headers).caller)
-        status = self._transactions.rollback(identity, lambda key: self._undo(identity, key, context))
+        status = self._transactions.rollback(
+            identity, lambda key, footprint: self._undo(identity, key, footprint, context)
+        )
         reply = {"status": "success", "transaction_id": identity, "state": status.state.value}
         return _encode(body, {**reply, "undone_by": _undone(status)})
 
@@ -71,13 +74,15 @@ class TransactionActions:
             raise NotFoundError(f"{action}: no transaction is remembered in which this session wrote")
         return written
 
-    def _undo(self, transaction: str, key: Hashable, context: WriteContext) -> Undone:
+    def _undo(self, transaction: str, key: Hashable, footprint: Footprint, context: WriteContext) -> Undone:
         assert isinstance(key, tuple)
         catalog, schema, name = key
         table = self._catalogs.get(catalog).table(schema, name)
         if not isinstance(table, Undoable):
             raise PreconditionError(f"table '{table.name}' cannot take back what was written into it")
-        return table.undo(transaction, context)
+        if footprint.identity is not None and footprint.identity != table.current().identity:
+            raise NotFoundError(f"table '{table.name}' was replaced by another one")
+        return table.undo(transaction, context, footprint)
 
 
 def _undone(status: Status) -> list[dict[str, Any]]:

@@ -17,9 +17,10 @@ from typing import Any
 
 import pyarrow as pa
 import structlog
+from pyarrow import flight
 
 from gateway.catalog.changes import Statement
-from gateway.errors import RequestError, UnavailableError
+from gateway.errors import CancelledError, RequestError, UnavailableError
 from gateway.settings import LimitSettings
 
 log = structlog.get_logger(__name__)
@@ -62,9 +63,15 @@ class Upload:
             raise RequestError(f"one batch is larger than {self._limits.batch_bytes} bytes (limits.batch_bytes)")
         return batch
 
-    def answering(self) -> contextlib.AbstractContextManager[None]:
-        """Around an answer: a client may stop reading, too."""
-        return self._waiting(_FOR_A_READER)
+    @contextlib.contextmanager
+    def answering(self) -> Iterator[None]:
+        """Around an answer: a client may stop reading, too, or be gone."""
+        with self._waiting(_FOR_A_READER):
+            try:
+                yield
+            except (pa.ArrowException, flight.FlightError, OSError) as error:
+                change = "the change is made" if self._is_written else "nothing was written"
+                raise CancelledError(f"the caller went away before its answer; {change}") from error
 
     def was_written(self) -> None:
         """The change is made, whether its client reads the answer or not."""

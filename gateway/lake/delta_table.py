@@ -19,7 +19,7 @@ from gateway.catalog.capabilities import (
     ScanRequest,
     Size,
 )
-from gateway.catalog.changes import Undone, WriteContext
+from gateway.catalog.changes import Footprint, Undone, WriteContext
 from gateway.catalog.names import TableName
 from gateway.errors import NotFoundError, RequestError
 from gateway.lake.adopting.adoption import Adopted, Adoption, Limits
@@ -27,7 +27,7 @@ from gateway.lake.adopting.automatic import Numbering, SelfAdopting
 from gateway.lake.ddl.altering import TableAlterer
 from gateway.lake.reading.reader import Readers
 from gateway.lake.reading.statistics import column_statistics
-from gateway.lake.spark.engine import Spark
+from gateway.lake.spark.engine import Spark, State
 from gateway.lake.tables.history import parse_moment, parse_version, version_at_time
 from gateway.lake.tables.schemas import shape_of
 from gateway.lake.tables.snapshots import LOG, LogSnapshot, Snapshots
@@ -35,7 +35,7 @@ from gateway.lake.tables.storage import Folder
 from gateway.lake.writing.idempotency import Answers
 from gateway.lake.writing.pending import Committed, Undoing
 from gateway.lake.writing.staging import StagingFolder
-from gateway.lake.writing.statements import FullyChangeable, WriteRoom, abilities, changes_of
+from gateway.lake.writing.statements import FullyChangeable, ReadOnly, WriteRoom, abilities, changes_of
 from gateway.lake.writing.writer import TableWriter
 from gateway.lake.writing.writer_lock import UNGUARDED, WriteGuard
 from gateway.settings import WriteSettings
@@ -127,9 +127,10 @@ class DeltaTable:
             snapshots=self._snapshots,
             writer=self._writer,
             staging=tools.staging,
-            answers=Answers(self._log, lambda: self._snapshots.current().version, tools.write.idempotency_seconds),
+            answers=Answers(str(name), self._log, self._snapshots.current, tools.write.idempotency_seconds),
             shape=lambda snapshot: self._told(snapshot).shape,
             landed=lambda context, committed: tools.landed(name, context, committed),
+            has_engine=tools.spark.state is not State.OFF,
         )
         self._numbering = Numbering(str(name), lambda: self._adopt(tools)) if tools.adopts else None
         self._lock = threading.Lock()
@@ -151,6 +152,7 @@ class DeltaTable:
         return self._description
 
     def refresh(self) -> bool:
+        self._write_room.answers.drop_old()
         snapshot = self.current()
         with self._lock:
             old = self._description
@@ -165,7 +167,7 @@ class DeltaTable:
                 shape=old.shape if old is not None and same_shape else snapshot.shape,
                 comment=snapshot.log.comment,
                 size=snapshot.size,
-                abilities=abilities(snapshot.log),
+                abilities=abilities(snapshot.log, has_engine=self._write_room.has_engine),
             )
             return not same
 
@@ -187,8 +189,9 @@ class DeltaTable:
 
     def changes(self) -> object:
         """What can be done to this table now; UnavailableError when another gateway writes its warehouse."""
-        self._writer_lock.refuse_early()
         able = changes_of(self._write_room)
+        if not isinstance(able, ReadOnly):
+            self._writer_lock.refuse_early()
         if self._numbering is not None and isinstance(able, FullyChangeable):
             return SelfAdopting(able, self._numbering)
         return able
@@ -199,9 +202,9 @@ class DeltaTable:
         with self._writer.beside_others():
             return Adoption(str(self._name), uri, tools.spark, tools.rowid_column, limits, tools.writer_lock).run()
 
-    def undo(self, transaction: str, context: WriteContext) -> Undone:
+    def undo(self, transaction: str, context: WriteContext, footprint: Footprint) -> Undone:
         self._writer_lock.refuse_early()
-        done = self._writer.commit(Undoing(transaction, context))
+        done = self._writer.commit(Undoing(transaction, context, footprint))
         return Undone(done.affected, done.version)
 
     def alter(self, change: Alteration, caller: str) -> int | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from gateway.catalog.changes import Undone, WriteContext
+from gateway.catalog.changes import Traces, WriteContext
 from gateway.catalog.names import TableName, check_name
 from gateway.catalog.registry import Catalog, Catalogs
 from gateway.errors import UnavailableError
@@ -30,11 +30,11 @@ from gateway.lake.ddl.spark_alter import forget_log
 from gateway.lake.ddl.warehouse import EditableWarehouse
 from gateway.lake.delta_table import DeltaTable, TableTools
 from gateway.lake.reading.reader import Readers
-from gateway.lake.reading.traces import traces_of
 from gateway.lake.spark.engine import Profile, Spark, State
 from gateway.lake.tables.storage import Folder
 from gateway.lake.writing.pending import Committed
 from gateway.lake.writing.staging import StagingFolder
+from gateway.lake.writing.traces import traces_of
 from gateway.lake.writing.writer_lock import WriterLocks
 from gateway.settings import CatalogSettings, Settings
 from gateway.telemetry import metrics
@@ -68,12 +68,14 @@ class Service:
 
 def build_lake(settings: Settings, spark: Spark | None = None) -> Lake:
     """A Spark that is given is used as it is: a process has but one, and its owner starts and stops it."""
-    spark = spark or Spark(settings.spark, on_state=_show_spark_state)
+    spark = spark or Spark(settings.spark, on_state=_show_spark_state, fsync=settings.write.fsync)
     readers = Readers(settings.scan, spark)
     executor = ThreadPoolExecutor(settings.discovery.threads, thread_name_prefix="refresh")
 
-    def find_in_log(transaction: TransactionId, issued_ms: int) -> dict[Hashable, Undone | None]:
+    def find_in_log(transaction: TransactionId, issued_ms: int) -> Traces:
         tables = [table for catalog in catalogs for table in catalog.listing().tables.values()]
+        # The log of a table that cannot be served may tell of the transaction all the same.
+        tables += [catalog.source.open(name) for catalog in catalogs for name, _ in catalog.listing().broken.values()]
         logs: dict[Hashable, Folder] = {
             table.name.key: table.log_folder for table in tables if isinstance(table, DeltaTable)
         }
@@ -83,7 +85,10 @@ def build_lake(settings: Settings, spark: Spark | None = None) -> Lake:
     staging = StagingFolder(settings.staging)
 
     def landed(name: TableName, context: WriteContext, committed: Committed) -> None:
-        transactions.wrote(context.transaction, name.key, committed.version, committed.row_ids)
+        if context.refusal is None:
+            # What was written under another transaction, and only answered again, is not this one's to take back.
+            version = None if committed.is_repeat else committed.version
+            transactions.wrote(context.transaction, name.key, version, committed.row_ids)
 
     tools = TableTools(
         readers,
@@ -96,7 +101,7 @@ def build_lake(settings: Settings, spark: Spark | None = None) -> Lake:
         adopts=settings.rowids.adopt == "auto",
     )
 
-    roots = {name: _root(part) for name, part in settings.catalogs.items()}
+    roots = {name: _root(part, fsync=settings.write.fsync) for name, part in settings.catalogs.items()}
     locks = WriterLocks(spark, roots)
 
     def replaced(uri: str) -> None:
@@ -134,7 +139,7 @@ def build_service(settings: Settings, spark: Spark | None = None) -> Service:
     contexts = WriteContexts(transactions)
     gate = Gate()
     uploads = Uploads(settings.limits, streams.is_scanning)
-    puts = Puts(lake.catalogs, contexts.of_caller, contexts.outcome, uploads)
+    puts = Puts(lake.catalogs, contexts.of_caller, contexts.outcome, uploads, settings.limits.returned_bytes)
     transaction_actions = TransactionActions(lake.catalogs, transactions)
     editors = Editors(lake.catalogs)
     fillings = Fillings(lambda catalog: editors.get(catalog)[1], transactions.issued_ms)
@@ -164,8 +169,8 @@ def _catalog(
     return Catalog(check_name("catalog", name), warehouse, first_version, run_all, settings.description)
 
 
-def _root(settings: CatalogSettings) -> Folder | None:
-    return None if settings.warehouse is None else Folder.open(settings.warehouse)
+def _root(settings: CatalogSettings, *, fsync: bool) -> Folder | None:
+    return None if settings.warehouse is None else Folder.open(settings.warehouse, fsync=fsync)
 
 
 def _show_spark_state(state: State) -> None:

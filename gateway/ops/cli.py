@@ -202,7 +202,8 @@ def adopt(
     schema, name = parse_qualified(table)
     settings = _settings(config)
     # Nothing else is done with this Spark, so it has nothing to warm up for.
-    lake = build_lake(settings, Spark(settings.spark.model_copy(update={"warm_up": False})))
+    spark = Spark(settings.spark.model_copy(update={"warm_up": False}), fsync=settings.write.fsync)
+    lake = build_lake(settings, spark)
     only = next(iter(settings.catalogs)) if len(settings.catalogs) == 1 else None
     found = lake.catalogs.get(catalog or only).table(schema, name)
     assert isinstance(found, DeltaTable)

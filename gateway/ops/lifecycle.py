@@ -54,7 +54,7 @@ class Gateway:
         self.service.streams.start()
         self.service.uploads.start(self.service.server.cut_if_alone)
         self._refresher.start()
-        self.service.lake.writer_locks.start()
+        self.service.lake.writer_locks.start(self._catch_up)
         if self._owns_spark:
             self._spark_starter.start()
         log.info("gateway_started", flight=self.location, http=self.http_address, version=__version__)
@@ -129,11 +129,21 @@ class Gateway:
             if self._stop.wait(self._settings.discovery.refresh_seconds):
                 return
 
-    def _tend(self, catalog: str) -> None:
+    def _tend(self, catalog: str) -> bool:
         try:
-            self.service.lake.warehouses[catalog].tend()
+            return self.service.lake.warehouses[catalog].tend()
         except GatewayError as error:  # not the writer, or the disk: the next round may work
             log.debug("warehouse_not_tended", catalog=catalog, reason=error.message)
+            return False
+
+    def _catch_up(self) -> None:
+        """The right to write is ours now: what its last holder left half done is finished, and shown."""
+        for catalog in self.service.lake.catalogs:
+            try:
+                if self._tend(catalog.name):
+                    catalog.refresh()
+            except Exception as error:  # the next refresh may work
+                log.error("catalog_refresh_failed", catalog=catalog.name, error=type(error).__name__, exc_info=error)
 
     def _start_spark(self) -> None:
         """A starting JVM takes every core; the first catalog listing goes before it, unless it takes long."""

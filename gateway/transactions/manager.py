@@ -3,11 +3,17 @@
 Issuing an id stores nothing and never fails. State starts when a transaction
 first touches a table; what stays unused for long, or exceeds the limit, is
 forgotten, those that only read first. A forgotten or foreign id gets a fresh
-pin when it reads, but cannot change rows: the versions it read are gone.
+pin when it reads, but cannot write: what it read and whether it was rolled
+back is not known any more. What it wrote before, the log tells.
 
 Per table a transaction has a conflict base, the version at first touch, which
 never moves, and a read version, which moves to the transaction's own commits.
 An ALTER names no transaction: it is one of each in which its session met the table.
+
+A transaction knows its running statements. A rollback first stops them: one
+whose commit has not begun will not begin it, and one whose commit has begun is
+waited for, so that it is known what there is to take back. Until then the
+transaction is neither aborted nor rolled back.
 """
 
 from __future__ import annotations
@@ -15,25 +21,35 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Container, Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Container, Hashable
+from dataclasses import replace
 from typing import Protocol
 
-from gateway.catalog.changes import OwnWrite, Undone
-from gateway.errors import NotFoundError, PreconditionError, UnavailableError, UnsupportedError
+from gateway.catalog.changes import Footprint, OwnWrite, Traces, Undone
+from gateway.errors import (
+    CancelledError,
+    GatewayError,
+    NotFoundError,
+    PreconditionError,
+    UnavailableError,
+    UnsupportedError,
+)
 from gateway.settings import TransactionSettings
 from gateway.transactions.ids import ParsedId, TransactionId, TransactionIds
-from gateway.transactions.state import Event, NotAllowedError, State, after
+from gateway.transactions.records import Ending, Owner, Place, Record, RunningStatement, Status, TableView
+from gateway.transactions.state import Event, State
 
-# The tables that a transaction wrote to, each with what took that back, by the log; it cannot be older than its id,
-# whose issue time is given in milliseconds.
-FindInLog = Callable[[TransactionId, int], Mapping[Hashable, Undone | None]]
-# Takes back what a transaction wrote to one table; a second time it only says so again.
-Undo = Callable[[Hashable], Undone]
+# What the logs tell of a transaction, which cannot be older than its id, whose issue time is given in milliseconds.
+FindInLog = Callable[[TransactionId, int], Traces]
+# Takes back what a transaction wrote to one table; a second time it only says so again. A NotFoundError means that
+# the table is not under that name any more.
+Undo = Callable[[Hashable, Footprint], Undone]
 
 
 # A transaction that has not written yet may be about to: thousands of writers must not push it out meanwhile.
 _IN_USE_SECONDS = 60
+# How long a rollback waits for a commit that has begun.
+_COMMIT_SECONDS = 60
 
 
 class Pinnable(Protocol):
@@ -44,57 +60,6 @@ class Pinnable(Protocol):
     def identity(self) -> str: ...
 
 
-@dataclass(frozen=True, slots=True)
-class TableView:
-    """How a transaction sees a table; `identity` tells a table from another one that replaced it."""
-
-    base: int
-    read_version: int
-    identity: str | None = None
-    own: tuple[OwnWrite, ...] = ()
-    altered: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """Who runs a transaction: the client's session, and the authenticated caller."""
-
-    session: str | None
-    caller: str
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """How a transaction stands, and which of its writes were taken back, by table."""
-
-    state: State
-    undone: Mapping[Hashable, Undone] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Transaction:
-    id: ParsedId
-    last_used: float
-    is_renewed: bool  # it was forgotten meanwhile: what it read before is not known any more
-    is_unclear: bool  # it may have written what is not told here: only the log can say
-    state: State = State.ACTIVE
-    owner: Owner | None = None
-    last_write: float | None = None
-    is_undoing: bool = False
-    tables: dict[Hashable, TableView] = field(default_factory=dict)
-    undone: dict[Hashable, Undone] = field(default_factory=dict)
-
-    def apply(self, event: Event) -> None:
-        try:
-            self.state = after(self.state, event, manual=self.id.is_manual)
-        except NotAllowedError:
-            raise _not_active(self.id.id, self.state) from None
-
-    @property
-    def status(self) -> Status:
-        return Status(self.state, dict(self.undone))
-
-
 class TransactionManager:
     """Thread-safe: one lock guards everything; nothing slow happens under it."""
 
@@ -103,7 +68,8 @@ class TransactionManager:
         settings: TransactionSettings,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
-        find_in_log: FindInLog = lambda _transaction, _issued_ms: {},
+        find_in_log: FindInLog = lambda _transaction, _issued_ms: Traces({}),
+        commit_seconds: float = _COMMIT_SECONDS,
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -111,10 +77,12 @@ class TransactionManager:
         self._started_ms, self._started = wall_clock() * 1000, clock()
         self._find_in_log = find_in_log
         self._ids = TransactionIds(settings.secret.get_secret_value() if settings.secret else None)
+        self._commit_seconds = commit_seconds
         self._lock = threading.Lock()
+        self._statement_ended = threading.Condition(self._lock)
         # Longest unused first.
-        self._readers: OrderedDict[TransactionId, _Transaction] = OrderedDict()
-        self._writers: OrderedDict[TransactionId, _Transaction] = OrderedDict()
+        self._readers: OrderedDict[TransactionId, Record] = OrderedDict()
+        self._writers: OrderedDict[TransactionId, Record] = OrderedDict()
         # Whatever was issued up to here and is not in memory may have been forgotten, by a restart for instance.
         self._forgotten_until_ms = self._now_ms() - 1
 
@@ -143,24 +111,68 @@ class TransactionManager:
         parsed = self._genuine(transaction)
         return None if parsed is None else parsed.issued_ms
 
-    def open_statement(self, transaction: str, owner: Owner, *, once: bool, changes_rows: bool) -> None:
-        """Refuse a statement whose transaction has ended; with `once`, one that has written already has, too.
+    def open_statement(
+        self, transaction: str, owner: Owner, table: Hashable, newest: Pinnable, *, once: bool
+    ) -> RunningStatement:
+        """Refuse a statement whose transaction is not known or has ended; with `once`, it takes one in all.
 
-        New rows need no base: any id will do for them.
+        Whoever opens a statement ends it, too.
         """
         parsed = self._genuine(transaction)
         if parsed is None:
-            if changes_rows:
-                raise PreconditionError(f"transaction {transaction[:60]} is not known; run the statement again")
-            return
+            raise PreconditionError(f"transaction {transaction[:60]} is not known; start a new one")
         with self._lock:
             known = self._touch(parsed)
-            known.owner = owner
-            if known.is_renewed and (changes_rows or once):
+            if known.is_renewed:
                 raise _expired(parsed.id)
-            is_over = known.state is State.COMMITTED and (once or parsed.is_manual or bool(known.undone))
-            if known.state is State.ABORTED or is_over:
-                raise _not_active(parsed.id, known.state)
+            if (refusal := known.refusal(once=once)) is not None:
+                raise refusal
+            known.owner = owner
+            return known.open(Place(table, newest.identity), newest.version)
+
+    def refusal(self, transaction: str, *, once: bool) -> PreconditionError:
+        """Why the transaction takes no statement now, for one that it did not take a while ago."""
+        parsed = self._genuine(transaction)
+        if parsed is None:
+            return PreconditionError(f"transaction {transaction[:60]} is not known; start a new one")
+        with self._lock:
+            known = self._known(parsed)
+            told = None if known is None or known.is_renewed else known.refusal(once=once)
+        return told or _expired(parsed.id)
+
+    def may_have_written(self, transaction: str) -> bool:
+        """Whether this gateway, or one before it, may have written under this id."""
+        return self._ids.parse(transaction) is not None
+
+    def begin_commit(self, statement: RunningStatement) -> None:
+        """From here on the statement may be written at any moment; refused once a rollback has stopped it."""
+        with self._lock:
+            if statement.is_stopped:
+                raise CancelledError(f"transaction {statement.transaction} was rolled back; nothing was written")
+            statement.is_committing = True
+
+    def end_statement(self, statement: RunningStatement, ending: Ending) -> None:
+        with self._lock:
+            known = self._readers.get(statement.transaction) or self._writers[statement.transaction]
+            known.end(statement, ending)
+            self._statement_ended.notify_all()
+        if ending is Ending.BROKEN:
+            self._settle(known, statement.place)
+
+    def _settle(self, known: Record, place: Place) -> None:
+        """What failed in a way that does not say whether it was written is looked up at once."""
+        try:
+            traces = self._find_in_log(known.id.id, known.id.issued_ms)
+        except GatewayError:
+            return  # it stays unclear, and is looked up when somebody asks
+        with self._lock:
+            if traces.tables:
+                if known.state is State.ACTIVE:
+                    known.apply(Event.WROTE)
+            elif traces.gap is None:
+                known.unclear.discard(place)
+                known.has_failed = True
+                known.settle_failure()
 
     def touch(
         self, transaction: str | None, table: Hashable, newest: Callable[[], Pinnable], owner: Owner | None = None
@@ -191,10 +203,7 @@ class TransactionManager:
             if version is None:
                 return
             known.last_write = self._clock()
-            # A table that it never read has no older base: nothing was computed from it.
-            seen = known.tables.get(table, TableView(version, version))
-            own = (*seen.own, OwnWrite(version, own_ids))
-            known.tables[table] = replace(seen, read_version=max(version, seen.read_version), own=own)
+            known.add_write(table, OwnWrite(version, own_ids))
             self._readers.pop(parsed.id, None)
             self._writers[parsed.id] = known
 
@@ -209,16 +218,14 @@ class TransactionManager:
                     known.tables[table] = replace(seen, altered=(*seen.altered, version))
 
     def failed(self, transaction: str | None) -> None:
-        """A statement of this transaction failed, and wrote nothing."""
-        if (parsed := self._genuine(transaction)) is not None:
-            with self._lock:
-                self._touch(parsed).apply(Event.FAILED)
-
-    def unclear(self, transaction: str | None) -> None:
-        """A statement may or may not have been written: only the log can say."""
-        if (parsed := self._genuine(transaction)) is not None:
-            with self._lock:
-                self._touch(parsed).is_unclear = True
+        """A statement of this transaction failed before it was opened."""
+        if (parsed := self._genuine(transaction)) is None:
+            return
+        with self._lock:
+            known = self._remembered(parsed)
+            if known is not None and not known.is_undoing:
+                known.has_failed = True
+                known.settle_failure()
 
     def commit(self, transaction: str) -> State:
         """Its statements are durable already; this ends it. May be said again."""
@@ -226,54 +233,85 @@ class TransactionManager:
         with self._lock:
             known = self._remembered(parsed)
             if known is not None:
+                if known.is_undoing:
+                    raise _being_undone(parsed.id)
                 known.apply(Event.COMMIT)
                 return known.state
-        if self._find_in_log(parsed.id, parsed.issued_ms):
+        if self._find_in_log(parsed.id, parsed.issued_ms).tables:
             return State.COMMITTED
         raise _expired(parsed.id)
 
     def rollback(self, transaction: str, undo: Undo) -> Status:
-        """End it, and take back what it wrote, table by table. May be said again: nothing is taken back twice."""
+        """End it, and take back what it wrote, table by table. May be said again: nothing is taken back twice.
+
+        An UnavailableError when a statement of it is being written and does not end in time.
+        """
         parsed = self._parsed(transaction)
+        known = self._begin_rollback(parsed)
+        if known is None:
+            return self._rollback_from_log(parsed, undo)
+        try:
+            self._wait_for_commits(known)
+            with self._lock:
+                to_take_back = list(known.to_take_back())
+            for place, footprint in to_take_back:
+                table, undone = self._take_back(parsed, place.table, footprint, undo)
+                with self._lock:
+                    known.was_taken_back(place, table, undone)
+            with self._lock:
+                known.apply(Event.ROLLBACK)
+                return known.status
+        finally:
+            with self._lock:
+                known.is_undoing = False
+
+    def _begin_rollback(self, parsed: ParsedId) -> Record | None:
+        """From here on no statement of it begins, neither itself nor its commit."""
         with self._lock:
             known = self._remembered(parsed)
             if known is not None:
                 if known.is_undoing:
-                    raise UnavailableError(f"transaction {parsed.id} is being taken back; try again")
+                    raise _being_undone(parsed.id)
                 known.is_undoing = True
-        if known is None:
-            return self._rollback_from_log(parsed, undo)
+                for statement in known.running:
+                    statement.is_stopped = True
+            return known
+
+    def _wait_for_commits(self, known: Record) -> None:
+        with self._lock:
+            are_over = self._statement_ended.wait_for(
+                lambda: not any(statement.is_committing for statement in known.running), self._commit_seconds
+            )
+        if not are_over:
+            raise UnavailableError(f"a statement of transaction {known.id.id} is being written; try again")
+
+    def _take_back(
+        self, parsed: ParsedId, table: Hashable, footprint: Footprint, undo: Undo
+    ) -> tuple[Hashable, Undone]:
+        """Under which name the table was found, and what was done to it."""
         try:
-            self._undo(known, undo)
-        finally:
-            with self._lock:
-                known.is_undoing = False
-        with self._lock:
-            known.apply(Event.ROLLBACK)
-            return known.status
-
-    def _undo(self, known: _Transaction, undo: Undo) -> None:
-        written = [key for key, view in known.tables.items() if view.own]
-        if known.is_unclear and (found := self._find_in_log(known.id.id, known.id.issued_ms)):
-            written.extend(found)
-            with self._lock:
-                known.apply(Event.WROTE)
-        for key in dict.fromkeys(written):
-            if key not in known.undone:
-                known.undone[key] = undone = undo(key)
-                self._read_from(known, key, undone.version)
-
-    def _read_from(self, known: _Transaction, table: Hashable, version: int | None) -> None:
-        with self._lock:
-            if version is not None and table in known.tables:
-                known.tables[table] = replace(known.tables[table], read_version=version)
+            return table, undo(table, footprint)
+        except NotFoundError as error:
+            gone = error
+        # It may have been renamed: then the log under another name tells of the transaction.
+        for other in self._find_in_log(parsed.id, parsed.issued_ms).tables:
+            if other != table:
+                try:
+                    return other, undo(other, footprint)
+                except NotFoundError:
+                    continue
+        raise PreconditionError(
+            f"{gone.message}: what transaction {parsed.id} wrote into it cannot be taken back"
+        ) from gone
 
     def _rollback_from_log(self, parsed: ParsedId, undo: Undo) -> Status:
         """Of a transaction that is forgotten the log still knows what it wrote."""
-        written = self._find_in_log(parsed.id, parsed.issued_ms)
-        if not written:
+        traces = self._find_in_log(parsed.id, parsed.issued_ms)
+        if not traces.tables:
             raise _expired(parsed.id)
-        return Status(State.COMMITTED, {key: undo(key) for key in written})
+        if traces.gap is not None:
+            raise PreconditionError(f"transaction {parsed.id} cannot be rolled back as a whole: {traces.gap}")
+        return Status(State.COMMITTED, {table: undo(table, trace.footprint) for table, trace in traces.tables.items()})
 
     def last_written_by(self, owner: Owner) -> TransactionId | None:
         """The transaction in which this session's caller wrote last."""
@@ -292,22 +330,24 @@ class TransactionManager:
         remembered = self._status_in_memory(parsed)
         if remembered is not None:
             return remembered
-        found = self._find_in_log(parsed.id, parsed.issued_ms)
+        found = self._find_in_log(parsed.id, parsed.issued_ms).tables
         if found:
-            return Status(State.COMMITTED, {key: undone for key, undone in found.items() if undone is not None})
+            undone = {table: trace.undone for table, trace in found.items() if trace.undone is not None}
+            return Status(State.COMMITTED, undone)
         with self._lock:
             known = self._known(parsed)
-            return None if known is None else known.status
+            return None if known is None or known.is_renewed else known.status
 
     def _status_in_memory(self, parsed: ParsedId) -> Status | None:
         """None when only the log can say."""
         with self._lock:
             known = self._known(parsed)
-            if known is not None:
-                is_sure = known.state is not State.ACTIVE or not known.is_unclear
-                return known.status if is_sure else None
-            is_new = parsed.is_genuine and not self._may_be_forgotten(parsed)
-            return Status(State.ACTIVE) if is_new else None
+            if known is None:
+                is_new = parsed.is_genuine and not self._may_be_forgotten(parsed)
+                return Status(State.ACTIVE) if is_new else None
+            # A manual transaction is active until its caller ends it, whatever was written.
+            is_sure = known.state is not State.ACTIVE or not known.unclear or parsed.is_manual
+            return known.status if is_sure and not known.is_renewed else None
 
     def __len__(self) -> int:
         with self._lock:
@@ -324,22 +364,24 @@ class TransactionManager:
             raise NotFoundError(f"transaction {transaction[:60]} not found")
         return parsed
 
-    def _remembered(self, parsed: ParsedId) -> _Transaction | None:
-        """What is known of it; a transaction that has not begun to do anything is known, too."""
+    def _remembered(self, parsed: ParsedId) -> Record | None:
+        """What is known of all it did; a transaction that has not begun to do anything is known, too."""
         if not parsed.is_genuine:
             return None
-        return self._known(parsed) or (None if self._may_be_forgotten(parsed) else self._touch(parsed))
+        known = self._known(parsed)
+        if known is None:
+            return None if self._may_be_forgotten(parsed) else self._touch(parsed)
+        return None if known.is_renewed else known
 
-    def _known(self, parsed: ParsedId) -> _Transaction | None:
+    def _known(self, parsed: ParsedId) -> Record | None:
         return (self._readers.get(parsed.id) or self._writers.get(parsed.id)) if parsed.is_genuine else None
 
-    def _touch(self, parsed: ParsedId) -> _Transaction:
+    def _touch(self, parsed: ParsedId) -> Record:
         now = self._clock()
         kind = self._writers if parsed.id in self._writers else self._readers
         known = kind.get(parsed.id)
         if known is None:
-            is_renewed = self._may_be_forgotten(parsed)
-            known = kind[parsed.id] = _Transaction(parsed, now, is_renewed, is_unclear=is_renewed)
+            known = kind[parsed.id] = Record(parsed, now, self._may_be_forgotten(parsed))
         known.last_used = now
         kind.move_to_end(parsed.id)
         self._forget()
@@ -350,17 +392,32 @@ class TransactionManager:
         return parsed.issued_ms <= max(self._forgotten_until_ms, self._now_ms() - idle_ms)
 
     def _forget(self) -> None:
-        horizon = self._clock() - self._settings.idle_seconds
+        now = self._clock()
         for kind in (self._readers, self._writers):
-            while kind and next(iter(kind.values())).last_used < horizon:
-                self._drop_oldest(kind)
-        while len(self._readers) + len(self._writers) > self._settings.limit:
-            oldest = next(iter(self._readers.values()), None)
-            is_in_use = oldest is not None and oldest.last_used > self._clock() - _IN_USE_SECONDS
-            self._drop_oldest(self._readers if oldest is not None and not is_in_use else self._writers or self._readers)
+            while kind and (oldest := next(iter(kind.values()))).last_used < now - self._settings.idle_seconds:
+                if oldest.is_in_use:
+                    oldest.last_used = now
+                    kind.move_to_end(oldest.id.id)
+                else:
+                    self._drop(kind, oldest)
+        while len(self._readers) + len(self._writers) > self._settings.limit and self._drop_longest_unused():
+            pass
 
-    def _drop_oldest(self, kind: OrderedDict[TransactionId, _Transaction]) -> None:
-        _, dropped = kind.popitem(last=False)
+    def _drop_longest_unused(self) -> bool:
+        """False when every transaction is in use."""
+        reader, writer = (
+            next((known for known in kind.values() if not known.is_in_use), None)
+            for kind in (self._readers, self._writers)
+        )
+        is_recent = reader is not None and reader.last_used > self._clock() - _IN_USE_SECONDS
+        if reader is not None and not (is_recent and writer is not None):
+            self._drop(self._readers, reader)
+        elif writer is not None:
+            self._drop(self._writers, writer)
+        return reader is not None or writer is not None
+
+    def _drop(self, kind: OrderedDict[TransactionId, Record], dropped: Record) -> None:
+        del kind[dropped.id.id]
         self._forgotten_until_ms = max(self._forgotten_until_ms, dropped.id.issued_ms)
 
     def _now_ms(self) -> int:
@@ -371,8 +428,8 @@ def _view_of(snapshot: Pinnable) -> TableView:
     return TableView(snapshot.version, snapshot.version, snapshot.identity)
 
 
-def _not_active(transaction: TransactionId, state: State) -> PreconditionError:
-    return PreconditionError(f"transaction {transaction} is not active (state: {state.value})")
+def _being_undone(transaction: TransactionId) -> UnavailableError:
+    return UnavailableError(f"transaction {transaction} is being taken back; try again")
 
 
 def _expired(transaction: TransactionId) -> PreconditionError:

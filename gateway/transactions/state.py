@@ -37,8 +37,7 @@ _NEXT = {
     (State.COMMITTED, Event.FAILED): State.COMMITTED,
     (State.COMMITTED, Event.COMMIT): State.COMMITTED,
     (State.COMMITTED, Event.ROLLBACK): State.COMMITTED,
-    # Another statement of the same transaction was on its way when it ended, and what is written is written.
-    (State.ABORTED, Event.WROTE): State.COMMITTED,
+    # An aborted transaction has written nothing that stands, and never will: what would write is stopped before.
     (State.ABORTED, Event.FAILED): State.ABORTED,
     (State.ABORTED, Event.ROLLBACK): State.ABORTED,
 }

@@ -1,7 +1,8 @@
 """Header names, and what one call's headers say.
 
 gRPC hands over lists because duplicates really occur (`airport-action-name`
-comes twice on ALTER actions); the first one counts.
+comes twice on ALTER actions); the first one counts. A header that is too long is
+noted and left out, so that the call itself can be refused by its own rules.
 """
 
 from __future__ import annotations
@@ -9,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gateway.errors import RequestError
-
 AUTHORIZATION = "authorization"
+GRPC_CLIENT = "user-agent"
 USER_AGENT = "airport-user-agent"
 SESSION = "airport-client-session-id"
 CATALOG = "airport-catalog"
@@ -24,7 +24,8 @@ IDEMPOTENCY_KEY = "deltaport-idempotency-key"
 LIST_CATALOG = "airport-list-flights-filter-catalog"
 LIST_SCHEMA = "airport-list-flights-filter-schema"
 
-MAX_HEADER_CHARACTERS = 8_192
+# gRPC itself refuses calls whose headers take more than 8 KiB together, some of them at random.
+MAX_HEADER_CHARACTERS = 4_096
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,31 +43,52 @@ class CallHeaders:
     idempotency_key: str | None = None
     list_catalog: str | None = None
     list_schema: str | None = None
+    grpc_client: str | None = None
+    too_long: str | None = None
+
+    @property
+    def is_airport(self) -> bool:
+        """Whether DuckDB's client calls: it names itself in every call."""
+        return self.user_agent is not None
+
+    @property
+    def is_arrow_cpp(self) -> bool:
+        """Whether the call comes through Arrow's C++ client, as those of pyarrow and DuckDB do."""
+        return "grpc-c++" in (self.grpc_client or "")
 
 
 def parse_headers(headers: Mapping[str, Sequence[str | bytes]]) -> CallHeaders:
-    airport, contract = _first(headers, TRANSACTION), _first(headers, CONTRACT_TRANSACTION)
+    values = _Values(headers)
+    airport, contract = values.first(TRANSACTION), values.first(CONTRACT_TRANSACTION)
     return CallHeaders(
-        catalog=_first(headers, CATALOG),
+        catalog=values.first(CATALOG),
         transaction=airport or contract,
         is_contract_transaction=not airport and bool(contract),
-        trace=_first(headers, TRACE),
-        session=_first(headers, SESSION),
-        user_agent=_first(headers, USER_AGENT),
-        operation=_first(headers, OPERATION),
-        returning=_first(headers, RETURN_CHUNKS) == "1",
-        idempotency_key=_first(headers, IDEMPOTENCY_KEY) or None,
-        list_catalog=_first(headers, LIST_CATALOG),
-        list_schema=_first(headers, LIST_SCHEMA),
+        trace=values.first(TRACE),
+        session=values.first(SESSION),
+        user_agent=values.first(USER_AGENT),
+        operation=values.first(OPERATION),
+        returning=values.first(RETURN_CHUNKS) == "1",
+        idempotency_key=values.first(IDEMPOTENCY_KEY) or None,
+        list_catalog=values.first(LIST_CATALOG),
+        list_schema=values.first(LIST_SCHEMA),
+        grpc_client=values.first(GRPC_CLIENT),
+        too_long=values.too_long,  # last: the others are read by then
     )
 
 
-def _first(headers: Mapping[str, Sequence[str | bytes]], name: str) -> str | None:
-    values = headers.get(name)
-    if not values:
+class _Values:
+    def __init__(self, headers: Mapping[str, Sequence[str | bytes]]) -> None:
+        self._headers = headers
+        self.too_long: str | None = None
+
+    def first(self, name: str) -> str | None:
+        values = self._headers.get(name)
+        if not values:
+            return None
+        value = values[0]
+        text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+        if len(text) <= MAX_HEADER_CHARACTERS:
+            return text
+        self.too_long = name
         return None
-    value = values[0]
-    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-    if len(text) > MAX_HEADER_CHARACTERS:
-        raise RequestError(f"header {name} is longer than {MAX_HEADER_CHARACTERS} characters")
-    return text

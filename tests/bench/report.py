@@ -29,6 +29,7 @@ _RIVALS = {
     "plain": "plain Spark by hand",
     "tuned": "tuned Spark by hand",
     "append": "Spark's append",
+    "unsynced": "without fsync",
 }
 
 

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from deltalake import write_deltalake
 
 from gateway.lake.spark.engine import Profile, Spark, table_at
+from gateway.lake.spark.log_store import FSYNC
 from gateway.ops.lifecycle import Gateway
 from gateway.settings import SparkSettings
 from tests.airport import AirportClient
@@ -33,6 +34,7 @@ from tests.system.process import CATALOG, Server
 _WARM_UPS = 4
 _ROUNDS = 9
 _LARGE_ROUNDS = 3
+_FSYNC_ROUNDS = 31  # a few syncs are little beside a MERGE
 _SMALL_ROWS = 1_000
 _SCATTERED = 1_000
 _BULK_ROWS = 1_000_000
@@ -118,6 +120,8 @@ def measure_writes(data: Data, folder: Path, results: Results) -> None:
             for key, value in _DEFAULTS.items():
                 plain.conf.set(key, value)
             _measure_small(root, gateway, tuned, plain, results)
+            with spark.session(Profile.LATENCY) as unsynced:
+                _measure_fsync(root, tuned, unsynced, results)
             _measure_scattered(data, root, gateway, large, plain, results)
             _measure_bulk(root, gateway, large, results)
     _measure_memory(folder / "memory", results)
@@ -145,6 +149,23 @@ def _measure_small(root: Path, gateway: Gateway, tuned: Any, plain: Any, results
         }
         for kind, run in kinds.items():
             _duels(results, f"write.{kind}", f"{kind.upper()} of one row", competitors, run, _ROUNDS)
+
+
+def _measure_fsync(root: Path, synced: Any, unsynced: Any, results: Results) -> None:
+    """What `write.fsync` costs: the same INSERT by hand with and without it, so that nothing else differs."""
+    for name in ("synced", "unsynced"):
+        columns = "_rowid BIGINT, k BIGINT, v STRING"
+        synced.sql(f"CREATE TABLE {table_at(str(root / name))} ({columns}) USING delta {PROPERTIES}")
+    unsynced.conf.set(FSYNC, "false")
+    try:
+        row = pa.table({"k": [1], "v": ["x"]}, schema=_SMALL)
+        both = [ByHand(synced, root / "synced"), ByHand(unsynced, root / "unsynced")]
+        take_turns(_WARM_UPS, *(lambda _, one=one: one.insert(row) for one in both))
+        timings = take_turns(_FSYNC_ROUNDS, *(lambda _, one=one: one.insert(row) for one in both))
+    finally:
+        unsynced.conf.unset(FSYNC)
+    title = f"INSERT of one row by hand, with fsync, p50 / p99 of {_FSYNC_ROUNDS}"
+    results.add(Duel("write.fsync", title, "unsynced", *timings))
 
 
 def _measure_scattered(data: Data, root: Path, gateway: Gateway, tuned: Any, plain: Any, results: Results) -> None:

@@ -41,7 +41,7 @@ class MemoryService:
         browsing = Browsing(self.catalogs, scans)
         contexts = WriteContexts(self.transactions)
         self.uploads = Uploads(limits, self.streams.is_scanning)
-        puts = Puts(self.catalogs, contexts.of_caller, contexts.outcome, self.uploads)
+        puts = Puts(self.catalogs, contexts.of_caller, contexts.outcome, self.uploads, limits.returned_bytes)
         transaction_actions = TransactionActions(self.catalogs, self.transactions)
         actions = Actions(self.catalogs, browsing, scans, puts, transaction_actions, limits)
         exchanges = Exchanges(self.catalogs, contexts, self.uploads)

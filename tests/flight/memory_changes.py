@@ -38,6 +38,7 @@ class MemoryRows(MemoryTable):
         self.aborts = 0
         self.before_add: Callable[[], None] = lambda: None
         self.before_commit: Callable[[], None] = lambda: None
+        self.after_commit: Callable[[], None] = lambda: None
         self.lock = threading.Lock()
 
     @property
@@ -114,6 +115,7 @@ class MemoryStatement:
             affected = self._apply()
             self._table.commits += 1
         self._done = True
+        self._table.after_commit()
         return affected
 
     def _apply(self) -> int:
@@ -195,13 +197,13 @@ class BothForms(ListForms, BatchForms):
 class PutServer(flight.FlightServerBase):
     """DoPut and `delete` over in-memory tables, and how each call ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, **limits: int) -> None:
         super().__init__("grpc://127.0.0.1:0", middleware={KEY: CallMiddlewareFactory()})
         self.source = MemorySource()
         self.catalog = memory_catalog(self.source)
         self.outcomes: list[str] = []
         self.read_versions: list[int | None] = []
-        self._puts = Puts(Catalogs([self.catalog], "lake"), self._context)
+        self._puts = Puts(Catalogs([self.catalog], "lake"), self._context, **limits)
         self.location = f"grpc://127.0.0.1:{self.port}"
 
     def add(self, kind: type[MemoryRows], data: pa.Table, table: str = "events", schema: str = "analytics") -> Any:
@@ -217,7 +219,7 @@ class PutServer(flight.FlightServerBase):
     def _told(self, work: Callable[[], Any]) -> Any:
         failure: BaseException | None = None
         try:
-            with errors_as_flight(Path.JSON):
+            with errors_as_flight(Path.CODED):
                 try:
                     return work()
                 except BaseException as error:
@@ -230,4 +232,4 @@ class PutServer(flight.FlightServerBase):
         self, headers: CallHeaders, _table: Readable, command: Command, is_cancelled: Callable[[], bool]
     ) -> WriteContext:
         self.read_versions.append(command.read_version)
-        return WriteContext("tester", headers.transaction, command.read_version, is_cancelled)
+        return WriteContext("tester", headers.transaction, command.read_version, is_cancelled=is_cancelled)

@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 from pyarrow import flight
 
-from gateway.catalog.changes import Undone, WriteContext
+from gateway.catalog.changes import Footprint, Undone, WriteContext
 from gateway.errors import ConflictError
 from gateway.lake.writing import preparation
 from gateway.ops.lifecycle import Gateway
@@ -239,7 +239,8 @@ def test_many_clients_add_to_one_row_and_nothing_is_lost(gateway: Gateway, clien
 
 
 def undo(gateway: Gateway, lake: Lake, transaction: Any) -> Undone:
-    undone: Undone = table_of(gateway, lake).undo(transaction.id or "never used", WriteContext("anonymous"))
+    context, anywhere = WriteContext("anonymous"), Footprint()
+    undone: Undone = table_of(gateway, lake).undo(transaction.id or "never used", context, anywhere)
     return undone
 
 

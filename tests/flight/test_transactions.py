@@ -20,6 +20,7 @@ from tests.airport import requests as bodies
 from tests.builders import Lake
 from tests.flight.conftest import MemoryService
 from tests.flight.writing import NUMBERS, batch, numbers, refused, rows_of, version_of
+from tests.refusals import refusal_of
 
 ENCODINGS: dict[str, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]] = {
     "json": (lambda body: json.dumps(body).encode(), json.loads),
@@ -77,11 +78,10 @@ class Caller:
 
 
 def code_of(work: Callable[[], object]) -> tuple[str, str]:
-    """The code that a refused JSON call names, and its text."""
-    with pytest.raises(flight.FlightError) as failure:
-        work()
-    told = json.loads(failure.value.extra_info)
-    return told["code"], told["message"]
+    """The true code of a refused call, and its text."""
+    told = refusal_of(work)
+    assert told.reason is not None
+    return told.reason, told.text
 
 
 # The actions, over tables in memory.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,10 +26,10 @@ from tests.airport import AirportClient
 from tests.builders import Lake
 from tests.conftest import CATALOG, settings_for
 from tests.nasty import Disguise
+from tests.refusals import refusal_of
 
 Rows = pa.RecordBatch | Sequence[pa.RecordBatch]
 KINDS = {"k": pa.int64(), "v": pa.string(), "rowid": pa.int64()}
-LEAKS = re.compile(r"/|Traceback|\.py\b|SELECT |MERGE |org\.apache|java\.|_deltaport")
 NUMBERS = pa.schema([("_rowid", pa.int64()), pa.field("k", pa.int64(), nullable=False), ("v", pa.string())])
 
 
@@ -64,21 +63,15 @@ def staged_files(folder: Path) -> list[str]:
 
 
 def refused(work: Callable[[], object]) -> str:
-    """The text of a refused call; checked to leak nothing."""
-    with pytest.raises((flight.FlightError, pa.ArrowException)) as failure:
-        work()
-    text = str(failure.value).partition(". Detail: ")[0].partition(" gRPC client debug context")[0]
-    assert not LEAKS.search(text), text
-    return text
+    """The text of a refused call; what Arrow adds to it is checked, and that nothing leaks."""
+    return refusal_of(work).text
 
 
 def sql_error(work: Callable[[], object]) -> tuple[str, str]:
     """The exception that SQL shows for a refused exchange, and its text."""
-    with pytest.raises(flight.FlightError) as failure:
-        work()
-    told = msgpack.unpackb(failure.value.extra_info)
-    assert not LEAKS.search(told["message"]), told
-    return told["exception_type"], told["message"]
+    told = refusal_of(work)
+    assert told.sql_class is not None
+    return told.sql_class, told.text
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import time
@@ -37,16 +38,18 @@ class Room:
     """A catalog over a warehouse as a process that just started has it."""
 
     def __init__(self, root: Path, mapped: dict[str, str] | None = None, keep_days: float = 7) -> None:
+        self.holding = object()  # the right to write; another one stands for having taken it again
         staging = StagingFolder(StagingSettings(folder=str(root.parent / ".staging")))
         readers = Readers(ScanSettings(), NO_SPARK)
         tools = TableTools(readers, NO_SPARK, staging, WriteSettings(), "_rowid", statistics=True)
         self.root = root
         self.warehouse = EditableWarehouse(
-            Folder.open(str(root)),
+            Folder.open(str(root), fsync=True),
             mapped or {},
             lambda name, folder: ServedTable(name, folder, tools),
             "_rowid",
             DdlSettings(dropped_keep_days=keep_days),
+            check_writer=lambda: self.holding,
         )
         self.catalog = Catalog("lake", self.warehouse, 1, run_in_turn)
         self.editor = Editor(self.catalog)
@@ -376,9 +379,11 @@ CHANGES: dict[str, tuple[Callable[[Room], object], list[dict[str, int]]]] = {
 }
 
 
+@pytest.mark.parametrize("next_writer", ["starts", "waited"])
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_crash_at_any_step_leaves_the_old_state_or_the_new_one(
     change: str,
+    next_writer: str,
     tmp_path: Path,
     start: Callable[..., Room],
     crash_after: Callable[[int], None],
@@ -387,10 +392,11 @@ def test_a_crash_at_any_step_leaves_the_old_state_or_the_new_one(
     act, allowed = CHANGES[change]
     for steps in range(100):
         root = tmp_path / str(steps)
-        room = start(root)
+        room, waiting = start(root), start(root)
         room.editor.create_schema("s")
         room.editor.create_schema("e")
         room.make("t")
+        waiting.warehouse.tend()  # it was the writer once, and finished what there was to finish then
         crash_after(steps)
         try:
             act(room)
@@ -398,7 +404,8 @@ def test_a_crash_at_any_step_leaves_the_old_state_or_the_new_one(
         except Crash:
             ended = False
         monkeypatch.undo()
-        again = start(root)
+        again = start(root) if next_writer == "starts" else waiting
+        again.holding = object()
         again.warehouse.tend()
         assert again.tables() in allowed
         assert leftovers(root) == []
@@ -408,6 +415,50 @@ def test_a_crash_at_any_step_leaves_the_old_state_or_the_new_one(
         if ended:
             break
     assert steps > 0, "a change that takes no step tests nothing"
+
+
+def test_a_note_that_outlived_its_change_moves_no_table(
+    start: Callable[..., Room], room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room.make("t")
+    with monkeypatch.context() as patched:
+        patched.setattr(Folder, "remove_file", lambda _folder, _name: None)
+        room.editor.create_table("s", "t", TWO, OnConflict.REPLACE)
+    assert len(leftovers(room.root)) == 1
+    shutil.rmtree(room.root / "_dropped")  # purged meanwhile, or brought back
+    again = start()
+    again.warehouse.tend()
+    assert again.tables() == {"s.t": 2}
+    assert leftovers(room.root) == []
+
+
+def test_a_change_under_way_is_not_taken_for_a_crash(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    room.make("t")
+    move, tended = Folder.move_to, []
+
+    def move_and_tend(folder: Folder, place: Folder) -> None:
+        move(folder, place)
+        room.holding = object()
+        tended.append(room.warehouse.tend())
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Folder, "move_to", move_and_tend)
+        room.editor.create_table("s", "t", TWO, OnConflict.REPLACE)
+    assert tended == [False, False]
+    assert room.tables() == {"s.t": 2}
+    assert leftovers(room.root) == []
+
+
+def test_rows_that_are_on_their_way_are_not_taken_for_a_crash(room: Room) -> None:
+    """Its JVM died and the right to write was taken anew in the middle of CREATE TABLE AS."""
+    table, _ = room.editor.create_table("s", "new", ONE, OnConflict.ERROR)
+    room.editor.begin_filling(table)
+    room.holding = object()
+    assert room.warehouse.tend() is False
+    assert room.tables() == {"s.new": 1}
+    room.editor.end_filling(table, filled=True)
+    assert room.tables() == {"s.new": 1}
+    assert leftovers(room.root) == []
 
 
 def test_rows_that_were_on_their_way_when_the_process_ended_take_their_new_table_along(

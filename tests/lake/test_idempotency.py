@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from gateway.catalog.changes import Operation, WriteContext
-from gateway.errors import CancelledError, OutcomeUnknownError, RequestError
+from gateway.errors import CancelledError, OutcomeUnknownError, PreconditionError, RequestError
 from gateway.lake.tables.id_sets import IdSet
 from gateway.lake.tables.storage import Folder
 from gateway.lake.writing.commits import CommitNote, StatementNote
@@ -31,15 +32,24 @@ class Log:
         self._folder = folder
         self.now = 1_000_000.0
         self.newest = -1
+        self.table_id = "t"
 
-    def add(self, *notes: StatementNote) -> None:
+    @property
+    def version(self) -> int:
+        return self.newest
+
+    def add(self, *notes: StatementNote, dated: float | None = None) -> Path:
         self.newest += 1
-        info = {"timestamp": int(self.now * 1000), "userMetadata": CommitNote(notes).encode()}
-        (self._folder / f"{self.newest:020}.json").write_text(json.dumps({"commitInfo": info}) + "\n")
+        written = int((self.now if dated is None else dated) * 1000)
+        info = {"timestamp": written, "userMetadata": CommitNote(notes).encode()}
+        file = self._folder / f"{self.newest:020}.json"
+        file.write_text(json.dumps({"commitInfo": info}) + "\n")
+        os.utime(file, (self.now, self.now))
+        return file
 
     def answers(self) -> Answers:
         """As a gateway that just started has them."""
-        return Answers(Folder.open(str(self._folder)), lambda: self.newest, HOUR, lambda: self.now)
+        return Answers("s.t", Folder.open(str(self._folder)), lambda: self, HOUR, lambda: self.now)
 
 
 @pytest.fixture
@@ -60,7 +70,8 @@ def test_a_key_is_written_once_and_answered_alike(log: Log) -> None:
     first = Committed(3, 7, IdSet.span(10, 3))
     assert answers.find(of("key")) is None
     assert answers.once(of("key"), "digest", lambda: first) is first
-    assert answers.once(of("key"), "digest", never) is first
+    again = answers.once(of("key"), "digest", never)
+    assert (again, again.is_repeat, first.is_repeat) == (first, True, False)
     assert answers.find(of("key")) is first
     assert answers.find(of(None)) is None
 
@@ -132,6 +143,81 @@ def test_who_comes_while_the_first_is_on_its_way_waits_for_it(log: Log) -> None:
         assert not second.done()
         go_on.set()
         assert first.result(30) == second.result(30) == Committed(1, 1)
+
+
+def test_neither_a_commit_of_others_with_an_early_date_nor_many_commits_hide_a_key(log: Log) -> None:
+    log.add(StatementNote("insert", "me", 1, key="before", digest="d"))
+    log.add(dated=0)
+    for _ in range(10_500):
+        log.add()
+    assert log.answers().once(of("before"), "d", never) == Committed(1, 0)
+
+
+def test_a_key_that_was_rolled_back_is_free_again(log: Log) -> None:
+    log.add(StatementNote("insert", "me", 1, "tx1", key="a", digest="d"))
+    log.add(StatementNote("insert", "me", 1, "tx2", key="b", digest="d"))
+    running = log.answers()
+    assert running.find(of("a")) is not None
+    log.add(StatementNote("undo", "me", 1, undoes="tx1"))
+    for answers in (running, log.answers()):
+        assert answers.find(of("a")) is None
+        assert answers.find(of("b")) == Committed(1, 1)
+    assert running.once(of("a"), "another", lambda: Committed(1, 3)) == Committed(1, 3)
+    log.add(StatementNote("insert", "me", 1, "tx3", key="a", digest="another"))
+    for answers in (running, log.answers()):
+        assert answers.once(of("a"), "another", never) == Committed(1, 3)
+
+
+def test_keys_beyond_the_window_are_dropped(log: Log) -> None:
+    answers = log.answers()
+    for number in range(100):
+        answers.once(of(f"key {number}"), "d", lambda: Committed(1, None))
+        log.now += 60
+    assert len(answers) == 100
+    answers.drop_old()
+    assert len(answers) == 60
+    log.now += HOUR
+    answers.find(of("another"))
+    assert len(answers) == 0
+
+
+def test_where_the_log_was_cut_within_the_window_a_key_is_refused_rather_than_written_twice(log: Log) -> None:
+    gone = log.add(StatementNote("insert", "me", 1, key="gone", digest="d"))
+    log.now += 60
+    log.add(StatementNote("insert", "me", 1, key="there", digest="d"))
+    gone.unlink()
+    answers = log.answers()
+    assert answers.once(of("there"), "d", never) == Committed(1, 1)
+    for ask in (lambda: answers.find(of("gone")), lambda: answers.once(of("gone"), "d", never)):
+        with pytest.raises(PreconditionError, match=r"table 's\.t': its log does not reach back as far as"):
+            ask()
+    log.now += HOUR
+    assert answers.once(of("gone"), "d", lambda: Committed(1, 2)) == Committed(1, 2)
+
+
+def test_keys_belong_to_the_table_and_not_to_its_name(log: Log) -> None:
+    answers = log.answers()
+    log.add(StatementNote("insert", "me", 1, key="key", digest="d"))
+    assert answers.find(of("key")) is not None
+    log.newest, log.table_id = -1, "another"
+    log.add()
+    log.add()
+    assert answers.find(of("key")) is None
+
+
+def test_a_statement_that_was_refused_gets_its_first_answer_and_nothing_else(log: Log) -> None:
+    def again(key: str, transaction: str) -> WriteContext:
+        return WriteContext("me", transaction, idempotency_key=key, refusal=lambda: PreconditionError("not active"))
+
+    log.add(StatementNote("insert", "me", 1, "tx1", key="a", digest="d"))
+    answers = log.answers()
+    answers.once(WriteContext("me", "tx2", idempotency_key="b"), "d", lambda: Committed(2, 5))
+    assert answers.once(again("a", "tx1"), "d", never) == Committed(1, 0)
+    assert answers.once(again("b", "tx2"), "d", never) == Committed(2, 5)
+    for key, transaction in (("a", "tx2"), ("c", "tx1")):
+        for ask in (answers.find, lambda context: answers.once(context, "d", never)):
+            with pytest.raises(PreconditionError, match="not active"):
+                ask(again(key, transaction))
 
 
 def test_a_digest_is_of_rows_and_not_of_batches(tmp_path: Path) -> None:

@@ -48,6 +48,8 @@ def test_sessions_have_the_settings_of_their_profile(lake_spark: Spark) -> None:
         for session in (quick, large):
             assert session.conf.get("spark.sql.parquet.outputTimestampType") == "TIMESTAMP_MICROS"
             assert session.conf.get("spark.sql.session.timeZone") == "UTC"
+            within_retention = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
+            assert session.conf.get(within_retention) == "false"
 
 
 def test_two_borrowers_never_share_a_session_and_sessions_are_reused(lake_spark: Spark) -> None:

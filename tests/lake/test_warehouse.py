@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -154,3 +156,62 @@ def test_file_uris_and_paths_name_the_same_folder(tmp_path: Path) -> None:
     make_log(tmp_path, "with space", "t")
     assert Folder.open(f"file://{tmp_path}/with%20space").folders() == ["t"]
     assert Folder.open(str(tmp_path / "with space")).folders() == ["t"]
+
+
+# What is on the disk when a call returns
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is synced, by name."""
+    names: list[str] = []
+    fsync = os.fsync
+
+    def record(descriptor: int) -> None:
+        names.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", record)
+    return names
+
+
+STEPS: dict[str, tuple[Callable[[Folder], object], list[str]]] = {
+    "folders made": (lambda root: root.child("new").child("deep").create(), ["new", "root"]),
+    "folder that is there": (lambda root: root.child("one").create(), []),
+    "file": (lambda root: root.child("one").write_file("f", b"x"), ["f", "one"]),
+    "file renamed": (lambda root: root.child("one").rename_file("old", "new"), ["one"]),
+    "file removed": (lambda root: root.child("one").remove_file("old"), ["one"]),
+    "folder moved": (lambda root: root.child("one").child("in").move_to(root.child("two").child("in")), ["two", "one"]),
+    "folder removed": (lambda root: root.child("two").remove_empty(), ["root"]),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_change_is_on_the_disk_when_it_is_made(step: str, tmp_path: Path, synced: list[str]) -> None:
+    change, expected = STEPS[step]
+    for fsync in (True, False):
+        root = tmp_path / str(fsync) / "root"
+        (root / "one" / "in").mkdir(parents=True)
+        (root / "two").mkdir()
+        (root / "one" / "old").write_text("")
+        change(Folder.open(str(root), fsync=fsync))
+        assert synced == (expected if fsync else [])
+        synced.clear()
+
+
+def test_a_disk_that_cannot_sync_is_an_error_and_one_without_sync_of_folders_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes = {True: errno.EINVAL, False: 0}
+
+    def fail(descriptor: int) -> None:
+        if code := codes[Path(f"/proc/self/fd/{descriptor}").is_dir()]:
+            raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    folder = Folder.open(str(tmp_path), fsync=True)
+    folder.write_file("f", b"x")
+    for is_folder in (True, False):
+        codes.update({is_folder: errno.EIO, not is_folder: 0})
+        with pytest.raises(UnavailableError, match="cannot be written"):
+            folder.write_file("f", b"x")

@@ -37,10 +37,12 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 class Server:
     """One gateway over one warehouse; leaving the block stops it. `started` is when the process was made.
 
-    Further settings are given by section: `staging={"memory_rows": 10}`.
+    Further settings are given by section: `staging={"memory_rows": 10}`; settings of Spark switch it on.
     """
 
-    def __init__(self, warehouse: Path, folder: Path, *, spark: bool = False, **sections: dict[str, Any]) -> None:
+    def __init__(
+        self, warehouse: Path, folder: Path, *, spark: bool | dict[str, Any] = False, **sections: dict[str, Any]
+    ) -> None:
         flight_port, self._http_port = _free_ports(2)
         self._flight_port = flight_port
         self.location = f"grpc://127.0.0.1:{flight_port}"
@@ -50,7 +52,7 @@ class Server:
             "flight": {"host": "127.0.0.1", "port": flight_port},
             "http": {"host": "127.0.0.1", "port": self._http_port},
             "catalogs": {CATALOG: {"warehouse": str(warehouse), "default": True}},
-            "spark": {"enabled": spark},
+            "spark": {"enabled": True, **spark} if isinstance(spark, dict) else {"enabled": spark},
         }
         for section, values in sections.items():
             settings[section] = {**settings.get(section, {}), **values}

@@ -101,7 +101,7 @@ class BorrowedSpark:
 def test_it_says_what_it_did_and_does_only_what_is_missing(
     foreign: Path, tmp_path: Path, lake_spark: Spark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.lake.spark.engine.Spark", lambda _settings: BorrowedSpark(lake_spark))
+    monkeypatch.setattr("gateway.lake.spark.engine.Spark", lambda _settings, **_options: BorrowedSpark(lake_spark))
     monkeypatch.setattr(cli, "configure_logging", lambda _settings: None)
     environ = {"DELTAPORT_CATALOGS__LAKE__WAREHOUSE": str(tmp_path / "warehouse")}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -115,6 +116,48 @@ def test_a_second_gateway_only_reads_until_the_jvm_of_the_first_is_gone(
     _replaces_its_jvm(second, tmp_path / "warehouse" / "_deltaport" / "writer.lock")
     assert _insert(second, 6) == 1
     assert _keys(table) == [0, 1, 4, 5, 6]
+
+
+@pytest.mark.timeout(1800)
+def test_what_a_dead_writer_left_half_done_is_finished_by_the_next_also_by_one_that_wrote_before(
+    start: Callable[[str], Server], table: Path, tmp_path: Path
+) -> None:
+    first = start("first")
+    _wait_for_writes(first, "ready")
+    assert _insert(first, 1) == 1
+    second = start("second")
+    _wait_for_writes(second, f"read-only: {TAKEN}")
+    jvm = _jvm(first)
+    assert jvm is not None
+    os.kill(jvm, signal.SIGKILL)
+    _wait_for_writes(second, "ready")
+    assert _insert(second, 2) == 1
+    _wait_for_writes(first, f"read-only: {TAKEN}")
+
+    _signal_both(second, signal.SIGSTOP)
+    _begin_replacing(table, tmp_path / "warehouse")
+    _signal_both(second, signal.SIGKILL)
+    _wait_for_writes(first, "ready")
+    wait_until((table / "_delta_log").exists)
+    with first.attach() as client:
+        assert client.scan("demo", "n", ["k"]).rows() == []
+    assert _insert(first, 3) == 1
+    assert _keys(table) == [3]
+    assert list((tmp_path / "warehouse" / "_deltaport" / "journal").iterdir()) == []
+
+
+def _begin_replacing(table: Path, root: Path) -> None:
+    """CREATE OR REPLACE as it is when the old table has left its place and the new one has not come."""
+    dropped, building = root / "_dropped" / "20260101T000000Z-00000000" / "demo" / "n", root / "_deltaport" / "building"
+    empty = pa.table({"_rowid": pa.array([], pa.int64()), "k": pa.array([], pa.int64())})
+    write_deltalake(building / "new", empty)
+    dropped.parent.mkdir(parents=True)
+    table.rename(dropped)
+    steps = [(table, dropped), (building / "new", table)]
+    note = {"moves": [[place.relative_to(root).parts for place in step] for step in steps]}
+    journal = root / "_deltaport" / "journal"
+    journal.mkdir(parents=True, exist_ok=True)
+    (journal / "note.json").write_text(json.dumps(note))
 
 
 def _replaces_its_jvm(server: Server, lock: Path) -> None:

@@ -1,15 +1,26 @@
 from __future__ import annotations
 
+import itertools
 import threading
+import time
 from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
 
-from gateway.catalog.changes import OwnWrite, Undone
-from gateway.errors import ConflictError, NotFoundError, PreconditionError, UnavailableError, UnsupportedError
+from gateway.catalog.changes import Footprint, OwnWrite, Trace, Traces, Undone
+from gateway.errors import (
+    CancelledError,
+    ConflictError,
+    NotFoundError,
+    PreconditionError,
+    UnavailableError,
+    UnsupportedError,
+)
 from gateway.settings import TransactionSettings
-from gateway.transactions.manager import Owner, Status, TransactionManager
+from gateway.transactions.manager import TransactionManager
+from gateway.transactions.records import Ending, Owner, RunningStatement, Status
 from gateway.transactions.state import State
 
 SOMEBODY = Owner("session", "ada")
@@ -50,11 +61,24 @@ def reads(manager: TransactionManager, transaction: str | None, newest: int, tab
     return manager.touch(transaction, table, at(newest)).read_version
 
 
-def opens(manager: TransactionManager, transaction: str, *, once: bool = False, changes_rows: bool = True) -> None:
-    manager.open_statement(transaction, SOMEBODY, once=once, changes_rows=changes_rows)
+def opens(
+    manager: TransactionManager, transaction: str, *, once: bool = False, table: str = "t", version: int = 0
+) -> RunningStatement:
+    return manager.open_statement(transaction, SOMEBODY, table, Snapshot(version), once=once)
 
 
-def never(_table: Hashable) -> Undone:
+def fails(manager: TransactionManager, transaction: str, ending: Ending = Ending.FAILED) -> None:
+    manager.end_statement(opens(manager, transaction), ending)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def never(_table: Hashable, _footprint: Footprint) -> Undone:
     raise AssertionError("nothing was written")
 
 
@@ -134,10 +158,10 @@ def test_without_an_id_of_ours_every_read_is_of_the_newest_and_nothing_is_kept(
 
 
 @pytest.mark.parametrize("foreign", FOREIGN)
-def test_a_foreign_transaction_takes_new_rows_but_changes_none(manager: TransactionManager, foreign: str) -> None:
-    opens(manager, foreign, changes_rows=False)
-    with pytest.raises(PreconditionError, match="is not known; run the statement again"):
-        opens(manager, foreign)
+def test_a_transaction_that_was_never_issued_here_writes_nothing(manager: TransactionManager, foreign: str) -> None:
+    for once in (True, False):
+        with pytest.raises(PreconditionError, match="is not known; start a new one"):
+            opens(manager, foreign, once=once)
     for end in (manager.commit, lambda transaction: manager.rollback(transaction, never)):
         with pytest.raises(NotFoundError):
             end(foreign)
@@ -217,9 +241,10 @@ def test_a_begin_block_goes_on_after_its_first_write_and_a_contract_transaction_
     manager: TransactionManager,
 ) -> None:
     identity = manager.begin()
-    opens(manager, identity, once=True)
+    first = opens(manager, identity, once=True)
     manager.wrote(identity, "t", 1)
-    opens(manager, identity)
+    manager.end_statement(first, Ending.DONE)
+    manager.end_statement(opens(manager, identity), Ending.DONE)
     with pytest.raises(PreconditionError, match=rf"^transaction {identity} is not active \(state: committed\)$"):
         opens(manager, identity, once=True)
 
@@ -227,12 +252,12 @@ def test_a_begin_block_goes_on_after_its_first_write_and_a_contract_transaction_
 def test_a_manual_transaction_takes_statements_until_it_is_ended(manager: TransactionManager) -> None:
     for end, state in (
         (manager.commit, "committed"),
-        (lambda transaction: manager.rollback(transaction, lambda _table: Undone(1, 2)), "aborted"),
+        (lambda transaction: manager.rollback(transaction, lambda _table, _footprint: Undone(1, 2)), "aborted"),
     ):
         identity = manager.begin(manual=True)
         manager.failed(identity)
         manager.wrote(identity, "t", 1)
-        opens(manager, identity, once=True)
+        manager.end_statement(opens(manager, identity, once=True), Ending.DONE)
         assert manager.status(identity) == Status(State.ACTIVE)
         end(identity)
         for once in (True, False):
@@ -244,7 +269,7 @@ def test_an_aborted_transaction_takes_no_more_statements(manager: TransactionMan
     identity = manager.begin()
     manager.failed(identity)
     with pytest.raises(PreconditionError, match=rf"^transaction {identity} is not active \(state: aborted\)$"):
-        opens(manager, identity, changes_rows=False)
+        opens(manager, identity)
 
 
 def test_commit_and_rollback_may_be_said_again(manager: TransactionManager) -> None:
@@ -263,7 +288,7 @@ def test_a_rollback_takes_back_each_table_once(manager: TransactionManager) -> N
         manager.wrote(identity, table, version)
     asked: list[Hashable] = []
 
-    def undo(table: Hashable) -> Undone:
+    def undo(table: Hashable, _footprint: Footprint) -> Undone:
         asked.append(table)
         if asked == ["t", "u"]:
             raise ConflictError("others changed it")
@@ -285,9 +310,13 @@ def test_one_rollback_runs_at_a_time(manager: TransactionManager) -> None:
     identity = manager.begin()
     manager.wrote(identity, "t", 3)
 
-    def undo(_table: Hashable) -> Undone:
+    def undo(_table: Hashable, _footprint: Footprint) -> Undone:
         with pytest.raises(UnavailableError, match="is being taken back; try again"):
             manager.rollback(identity, never)
+        with pytest.raises(UnavailableError, match="is being taken back; try again"):
+            manager.commit(identity)
+        with pytest.raises(PreconditionError, match="is being rolled back"):
+            opens(manager, identity)
         return Undone(1, 4)
 
     assert manager.rollback(identity, undo).undone == {"t": Undone(1, 4)}
@@ -295,17 +324,31 @@ def test_one_rollback_runs_at_a_time(manager: TransactionManager) -> None:
 
 @pytest.mark.parametrize("landed", [True, False])
 def test_of_a_statement_whose_outcome_is_unclear_the_log_tells(clock: Clock, landed: bool) -> None:
-    found = {"t": None} if landed else {}
+    found = Traces({"t": Trace(Footprint(3, frozenset([4])))} if landed else {})
     manager = TransactionManager(TransactionSettings(), clock, clock, lambda _transaction, _issued_ms: found)
     identity = manager.begin()
     reads(manager, identity, 3)
-    manager.unclear(identity)
+    statement = opens(manager, identity, once=True, version=3)
+    manager.begin_commit(statement)
+    manager.end_statement(statement, Ending.UNKNOWN)
+    manager.failed(identity)  # what fails beside it must not hide that it may have been written
     assert manager.status(identity) == Status(State.COMMITTED if landed else State.ACTIVE)
-    if landed:
-        told = Status(State.COMMITTED, {"t": Undone(1, 9)})
-        assert manager.rollback(identity, lambda _table: Undone(1, 9)) == told
-    else:
-        assert manager.rollback(identity, never) == Status(State.ABORTED)
+    with pytest.raises(PreconditionError, match="of which it is not known whether it was written"):
+        opens(manager, identity, once=True)
+    asked: list[Footprint] = []
+
+    def undo(_table: Hashable, footprint: Footprint) -> Undone:
+        # The table itself is always asked: only there it is known that nothing lands later.
+        asked.append(footprint)
+        if len(asked) == 1:
+            raise UnavailableError("Spark may still be writing")
+        return Undone(1, 9) if landed else Undone(0, None)
+
+    with pytest.raises(UnavailableError):
+        manager.rollback(identity, undo)
+    told = Status(State.COMMITTED, {"t": Undone(1, 9)}) if landed else Status(State.ABORTED)
+    assert manager.rollback(identity, undo) == manager.rollback(identity, never) == told
+    assert asked == [Footprint(3, frozenset(), "t")] * 2
 
 
 def test_a_reader_in_use_is_not_pushed_out_by_writers(manager: TransactionManager, clock: Clock) -> None:
@@ -324,7 +367,7 @@ def test_the_last_writing_transaction_of_a_session_is_its_own(clock: Clock) -> N
     first, second, reading, foreign = (manager.begin() for _ in range(4))
     for identity, owner in ((first, SOMEBODY), (second, SOMEBODY), (foreign, Owner("other", "ada"))):
         clock.now += 1
-        manager.open_statement(identity, owner, once=False, changes_rows=False)
+        manager.open_statement(identity, owner, "t", Snapshot(0), once=False)
         manager.wrote(identity, "t", 1)
     opens(manager, reading)
     opens(manager, first)
@@ -341,9 +384,10 @@ def test_after_a_restart_the_log_tells_what_was_committed(clock: Clock, secret: 
     clock.now += 1
     asked: list[tuple[str, int]] = []
 
-    def find_in_log(transaction: str, issued_ms: int) -> dict[Hashable, Undone | None]:
+    def find_in_log(transaction: str, issued_ms: int) -> Traces:
         asked.append((transaction, issued_ms))
-        return {"t": None, "u": Undone(2, 5)} if transaction == wrote else {}
+        found = {"t": Trace(Footprint(1, frozenset([2]))), "u": Trace(Footprint(), Undone(2, 5))}
+        return Traces(found if transaction == wrote else {})
 
     manager = TransactionManager(settings, clock, clock, find_in_log)
     assert manager.status(wrote) == Status(State.COMMITTED, {"u": Undone(2, 5)})
@@ -351,17 +395,223 @@ def test_after_a_restart_the_log_tells_what_was_committed(clock: Clock, secret: 
     assert asked == [(wrote, 1_000_000_000), (only_read, 1_000_000_000)]
     assert manager.commit(wrote) is State.COMMITTED
     done = {"t": Undone(1, 9), "u": Undone(1, 9)}
-    assert manager.rollback(wrote, lambda _table: Undone(1, 9)) == Status(State.COMMITTED, done)
+    assert manager.rollback(wrote, lambda _table, _footprint: Undone(1, 9)) == Status(State.COMMITTED, done)
     for end in (manager.commit, lambda transaction: manager.rollback(transaction, never)):
         with pytest.raises(PreconditionError, match="is not known any more"):
             end(only_read)
     with pytest.raises(PreconditionError, match="is not known"):
         opens(manager, wrote)
     reads(manager, wrote, 7)  # reading makes no other transaction of it
+    manager.failed(wrote)  # nor does what is refused
     assert manager.status(wrote) == Status(State.COMMITTED, {"u": Undone(2, 5)})
+    assert manager.commit(wrote) is State.COMMITTED
+    reads(manager, only_read, 7)
+    assert manager.status(only_read) is None
     asked.clear()
     assert manager.status("tx-foreign") is None
     assert asked == []  # what no gateway issued is not looked for
+
+
+def test_one_operation_is_allowed_also_to_those_who_come_at_once(manager: TransactionManager) -> None:
+    identity = manager.begin()
+    barrier = threading.Barrier(8)
+
+    def race(_number: int) -> RunningStatement | str:
+        barrier.wait(20)
+        try:
+            return opens(manager, identity, once=True)
+        except PreconditionError as error:
+            return error.message
+
+    with ThreadPoolExecutor(8) as threads:
+        outcomes = list(threads.map(race, range(8)))
+    (first,) = (each for each in outcomes if isinstance(each, RunningStatement))
+    told = f"transaction {identity} allows one operation, and one is running"
+    assert sorted(each for each in outcomes if each is not first) == [told] * 7
+    assert manager.status(identity) == Status(State.ACTIVE), "a refused statement is not the transaction's"
+    manager.begin_commit(first)
+    manager.wrote(identity, "t", 1)
+    manager.end_statement(first, Ending.DONE)
+    assert manager.status(identity) == Status(State.COMMITTED)
+
+
+def test_a_rollback_stops_what_has_not_begun_its_commit_and_does_not_wait_for_it(manager: TransactionManager) -> None:
+    identity = manager.begin()
+    uploading = opens(manager, identity)
+    assert manager.rollback(identity, never) == Status(State.ABORTED)
+    assert uploading.is_stopped
+    with pytest.raises(CancelledError, match="was rolled back; nothing was written"):
+        manager.begin_commit(uploading)
+    manager.end_statement(uploading, Ending.FAILED)
+    assert manager.status(identity) == Status(State.ABORTED)
+
+
+@pytest.mark.parametrize("manual", [False, True])
+@pytest.mark.parametrize("lands", [True, False])
+def test_a_rollback_waits_for_a_commit_that_has_begun_and_takes_it_back(
+    manager: TransactionManager, lands: bool, manual: bool
+) -> None:
+    identity = manager.begin(manual=manual)
+    statement = opens(manager, identity, version=4)
+    manager.begin_commit(statement)
+    asked: list[Footprint] = []
+
+    def undo(_table: Hashable, footprint: Footprint) -> Undone:
+        asked.append(footprint)
+        return Undone(1, 8)
+
+    with ThreadPoolExecutor(1) as threads:
+        rolled_back = threads.submit(manager.rollback, identity, undo)
+        wait_until(lambda: statement.is_stopped)
+        assert manager.status(identity) == Status(State.ACTIVE), "not before it is known what there is to take back"
+        assert not rolled_back.done()
+        if lands:
+            manager.wrote(identity, "t", 7)
+        manager.end_statement(statement, Ending.DONE if lands else Ending.FAILED)
+        status = rolled_back.result(20)
+    assert asked == ([Footprint(6, frozenset([7]), "t")] if lands else [])
+    state = State.COMMITTED if lands and not manual else State.ABORTED
+    assert status == manager.status(identity) == Status(state, {"t": Undone(1, 8)} if lands else {})
+    assert manager.rollback(identity, never) == status
+
+
+def test_a_rollback_that_waits_too_long_says_so_and_changes_nothing(clock: Clock) -> None:
+    manager = TransactionManager(TransactionSettings(), clock, clock, commit_seconds=0.01)
+    identity = manager.begin()
+    statement = opens(manager, identity)
+    manager.begin_commit(statement)
+    with pytest.raises(UnavailableError, match="is being written; try again"):
+        manager.rollback(identity, never)
+    assert manager.status(identity) == Status(State.ACTIVE)
+    manager.wrote(identity, "t", 1)
+    manager.end_statement(statement, Ending.DONE)
+    assert manager.rollback(identity, lambda _table, _footprint: Undone(1, 2)).undone == {"t": Undone(1, 2)}
+
+
+@pytest.mark.parametrize("manual", [False, True])
+def test_states_move_as_the_contract_draws_them_however_statements_and_rollbacks_meet(manual: bool) -> None:
+    manager = TransactionManager(TransactionSettings())
+    for _ in range(40):
+        meet(manager, manager.begin(manual=manual))
+
+
+def meet(manager: TransactionManager, identity: str) -> None:
+    """Four statements, one of which fails, a rollback and somebody who watches, all at once."""
+    barrier, is_over = threading.Barrier(5), threading.Event()
+    seen, landed, undone = [State.ACTIVE], [0] * 0, [0] * 0
+
+    def write(number: int) -> None:
+        barrier.wait(20)
+        try:
+            statement = opens(manager, identity)
+        except PreconditionError:
+            return
+        try:
+            manager.begin_commit(statement)
+            if number == 2:
+                raise CancelledError("a failure of its own")
+        except CancelledError:
+            manager.end_statement(statement, Ending.FAILED)
+            return
+        landed.append(number)
+        manager.wrote(identity, "t", number)
+        manager.end_statement(statement, Ending.DONE)
+
+    def undo(_table: Hashable, footprint: Footprint) -> Undone:
+        undone.extend(footprint.versions)
+        return Undone(len(footprint.versions), 9)
+
+    def roll_back() -> Status:
+        barrier.wait(20)
+        return manager.rollback(identity, undo)
+
+    def watch() -> None:
+        while not is_over.is_set():
+            status = manager.status(identity)
+            assert status is not None
+            seen.append(status.state)
+
+    with ThreadPoolExecutor(6) as threads:
+        watching = threads.submit(watch)
+        writing = [threads.submit(write, number) for number in range(4)]
+        told = threads.submit(roll_back).result(20)
+        for each in writing:
+            each.result(20)
+        is_over.set()
+        watching.result(20)
+    final = manager.status(identity)
+    assert final is not None
+    assert final.state is told.state, "what the rollback answered stays true"
+    moves = {(one, other) for one, other in itertools.pairwise([*seen, final.state]) if one is not other}
+    assert moves <= {(State.ACTIVE, State.COMMITTED), (State.ACTIVE, State.ABORTED)}
+    assert sorted(undone) == sorted(landed), "nothing stands that was written, and nothing is written later"
+
+
+def test_a_failure_does_not_abort_what_another_statement_is_about_to_write(manager: TransactionManager) -> None:
+    identity = manager.begin()
+    first, second = opens(manager, identity), opens(manager, identity)
+    manager.begin_commit(first)
+    manager.end_statement(second, Ending.FAILED)
+    manager.failed(identity)
+    assert manager.status(identity) == Status(State.ACTIVE)
+    manager.wrote(identity, "t", 1)
+    manager.end_statement(first, Ending.DONE)
+    assert manager.status(identity) == Status(State.COMMITTED)
+    fails(manager, other := manager.begin())
+    assert manager.status(other) == Status(State.ABORTED)
+
+
+@pytest.mark.parametrize(("found", "state"), [(True, State.COMMITTED), (False, State.ABORTED)])
+def test_what_broke_during_its_commit_is_settled_by_the_log(clock: Clock, found: bool, state: State) -> None:
+    traces = Traces({"t": Trace(Footprint(0, frozenset([1])))} if found else {})
+    manager = TransactionManager(TransactionSettings(), clock, clock, lambda _transaction, _issued_ms: traces)
+    identity = manager.begin()
+    fails(manager, identity, Ending.BROKEN)
+    assert manager.status(identity) == Status(state)
+    if found:
+        assert manager.rollback(identity, lambda _table, _footprint: Undone(1, 2)).undone == {"t": Undone(1, 2)}
+
+
+def test_a_transaction_is_not_forgotten_while_its_statement_runs(manager: TransactionManager, clock: Clock) -> None:
+    identity = manager.begin()
+    statement = opens(manager, identity)
+    clock.now += 1_000
+    for _ in range(10):
+        manager.wrote(manager.begin(), "t", 1)
+    assert len(manager) == 3
+    manager.wrote(identity, "t", 5)
+    manager.end_statement(statement, Ending.DONE)
+    assert manager.status(identity) == Status(State.COMMITTED)
+
+
+def test_a_renamed_table_is_found_by_the_log_and_a_replaced_one_is_not_taken_for_it(clock: Clock) -> None:
+    found: dict[Hashable, Trace] = {}
+    manager = TransactionManager(TransactionSettings(), clock, clock, lambda _transaction, _issued_ms: Traces(found))
+    identity = manager.begin()
+    manager.wrote(identity, "t", 3)
+
+    def undo(table: Hashable, _footprint: Footprint) -> Undone:
+        if table != "renamed":
+            raise NotFoundError("table 't' was replaced by another one")
+        return Undone(1, 4)
+
+    told = f"^table 't' was replaced by another one: what transaction {identity} wrote into it cannot be taken back$"
+    with pytest.raises(PreconditionError, match=told):
+        manager.rollback(identity, undo)
+    assert manager.status(identity) == Status(State.COMMITTED)
+    found.update({"t": Trace(Footprint()), "renamed": Trace(Footprint())})
+    assert manager.rollback(identity, undo) == Status(State.COMMITTED, {"renamed": Undone(1, 4)})
+
+
+def test_what_the_log_may_not_tell_in_full_is_not_rolled_back_in_part(clock: Clock) -> None:
+    traces = Traces({"t": Trace(Footprint())}, "the log of table 'u' cannot be read now")
+    manager = TransactionManager(TransactionSettings(secret="s"), clock, clock, lambda _transaction, _issued_ms: traces)
+    clock.now -= 10
+    identity = TransactionManager(TransactionSettings(secret="s"), clock, clock).begin()
+    clock.now += 10
+    told = f"^transaction {identity} cannot be rolled back as a whole: the log of table 'u' cannot be read now$"
+    with pytest.raises(PreconditionError, match=told):
+        manager.rollback(identity, never)
 
 
 def test_a_manager_that_is_switched_off_gives_no_ids_and_keeps_nothing(clock: Clock) -> None:

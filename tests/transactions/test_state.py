@@ -19,7 +19,6 @@ WROTE, FAILED, COMMIT, ROLLBACK = Event.WROTE, Event.FAILED, Event.COMMIT, Event
         (COMMITTED, FAILED, COMMITTED, COMMITTED),
         (COMMITTED, COMMIT, COMMITTED, COMMITTED),
         (COMMITTED, ROLLBACK, COMMITTED, COMMITTED),
-        (ABORTED, WROTE, COMMITTED, COMMITTED),
         (ABORTED, FAILED, ABORTED, ABORTED),
         (ABORTED, ROLLBACK, ABORTED, ABORTED),
     ],
@@ -29,7 +28,8 @@ def test_an_event_leads_to_a_state(state: State, event: Event, then: State, manu
     assert after(state, event, manual=True) is manual
 
 
-def test_what_was_aborted_cannot_be_committed() -> None:
+@pytest.mark.parametrize("event", [COMMIT, WROTE])
+def test_aborted_is_final(event: Event) -> None:
     for manual in (False, True):
         with pytest.raises(NotAllowedError):
-            after(ABORTED, COMMIT, manual=manual)
+            after(ABORTED, event, manual=manual)

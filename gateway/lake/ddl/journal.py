@@ -1,7 +1,7 @@
 """What must be finished after a crash: notes of changes that take more than one step.
 
-A note is written before the first step and removed after the last. Each step can
-be told from having been done, so finishing a note again does no harm.
+A note is written before the first step and removed after the last. Whether a change
+was done can be told from its folders, so finishing a note again does no harm.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SUFFIX = ".json"
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """Folders to be moved one after the other; a move whose goal exists was done."""
+    """Folders to be moved one after the other; what the last one moves has a place that is used only once."""
 
     steps: tuple[tuple[Place, Place], ...]
 

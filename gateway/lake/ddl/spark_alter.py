@@ -36,7 +36,7 @@ def run_alteration(
     rowid_column: str,
     apply: Callable[[Definition], Plan],
     note: str,
-    check_writer: Callable[[], None],
+    check_writer: Callable[[], object],
 ) -> int | None:
     """Look, edit, prove and commit as one: the version that was made; None, and no commit, where nothing changes.
 

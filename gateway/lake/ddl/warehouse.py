@@ -2,7 +2,7 @@
 
 A new table is built aside and renamed into its place, a dropped one is renamed
 out of it, so a crash leaves the old state or the new one. What takes two steps is
-noted first and finished at the next start. Nothing outside the root is ever
+noted first and finished by whoever writes next. Nothing outside the root is ever
 removed: a table that the settings map from elsewhere is only forgotten.
 """
 
@@ -36,6 +36,7 @@ log = structlog.get_logger(__name__)
 _OWN = "_deltaport"  # what the gateway keeps in a warehouse
 _BUILDING, _JOURNAL = (_OWN, "building"), (_OWN, "journal")
 _PURGE_EVERY_SECONDS = 3600.0
+_NEVER = object()
 
 
 @runtime_checkable
@@ -60,86 +61,86 @@ class EditableWarehouse(Warehouse):
         rowid_column: str,
         settings: DdlSettings,
         *,
-        check_writer: Callable[[], None] = lambda: None,
+        check_writer: Callable[[], object] = lambda: None,
         replaced: Callable[[str], None] = lambda _uri: None,
     ) -> None:
-        """`check_writer` raises where this process must not write; `replaced` hears of places with another table."""
+        """`check_writer` raises where this process must not write; `replaced` hears of places with another table.
+
+        What `check_writer` returns is another object whenever somebody else may have written in between.
+        """
         super().__init__(root, mapped, open_table)
         self._rowid_column = rowid_column
         self._settings = settings
         self._check_writer = check_writer
         self._replaced = replaced
-        self._recovering = threading.Lock()
-        self._is_recovered = False
+        self._changes = threading.Lock()  # held while names change, so that nobody takes that for a crash
+        self._recovered_for: object = _NEVER
         self._purge_after = 0.0
         self._fillings: dict[tuple[str, str], tuple[str, Filling]] = {}
 
     # Schemas
 
     def create_schema(self, schema: str) -> None:
-        self._ready()
-        _check_place("schema", schema)
-        self._writable_root().child(schema).create()
+        with self._changing():
+            _check_place("schema", schema)
+            self._writable_root().child(schema).create()
 
     def drop_schema(self, schema: str) -> None:
-        self._ready()
-        if any(fold(schema) == owner for owner, _ in self._mapped):
-            raise PreconditionError(f"schema '{schema}' is not empty: the settings map a table into it")
-        if not self._writable_root().child(schema).remove_empty():
-            raise PreconditionError(f"schema '{schema}' is not empty: its folder holds other files")
+        with self._changing():
+            if any(fold(schema) == owner for owner, _ in self._mapped):
+                raise PreconditionError(f"schema '{schema}' is not empty: the settings map a table into it")
+            if not self._writable_root().child(schema).remove_empty():
+                raise PreconditionError(f"schema '{schema}' is not empty: its folder holds other files")
 
     # Tables
 
     def create_table(self, name: TableName, definition: TableDefinition, replaced: Readable | None) -> Readable:
-        self._ready()
-        _check_place("table", name.table)
-        if replaced is not None and self._is_mapped(replaced.name):
-            raise PreconditionError(f"table '{replaced.name}' is mapped by the settings and cannot be replaced")
-        log_entry = first_commit(define(str(name), definition, self._rowid_column))
-        place = (name.schema, name.table)
-        if replaced is None:
-            self._require_free(place)
-        building = (*_BUILDING, str(uuid.uuid4()))
-        try:
-            self._at(building).child(LOG).create()
-            self._at(building).child(LOG).write_file(commit_file(0), log_entry)
+        with self._changing():
+            _check_place("table", name.table)
+            if replaced is not None and self._is_mapped(replaced.name):
+                raise PreconditionError(f"table '{replaced.name}' is mapped by the settings and cannot be replaced")
+            log_entry = first_commit(define(str(name), definition, self._rowid_column))
             if replaced is None:
-                self._move(building, place)
-            else:
-                self._exchange(building, replaced)
-        except GatewayError:
-            if self._at(building).exists():
-                self._at(building).remove_tree()
-            raise
+                self._require_free(_place(name))
+            building = (*_BUILDING, str(uuid.uuid4()))
+            try:
+                self._at(building).child(LOG).create()
+                self._at(building).child(LOG).write_file(commit_file(0), log_entry)
+                if replaced is None:
+                    self._move(building, _place(name))
+                else:
+                    self._exchange(building, replaced)
+            except GatewayError:
+                if self._at(building).exists():
+                    self._at(building).remove_tree()
+                raise
         return self._opened(name)
 
     def drop_table(self, table: Readable) -> None:
-        self._ready()
         name = table.name
-        if self._is_mapped(name):
-            # The settings name it again at the next start; its files are none of ours.
-            self._mapped = {key: value for key, value in self._mapped.items() if key != name.key[1:]}
-            _retire(table)
-            log.warning("table_unmapped", table=str(name))
-            return
-        with _alone(table):
-            _require_log(self._at(_place(name)), name)
-            self._at(_place(name)).move_to(self._dropped().new_place(name.schema, name.table))
-            _retire(table)
+        with self._changing():
+            if self._is_mapped(name):
+                # The settings name it again at the next start; its files are none of ours.
+                self._mapped = {key: value for key, value in self._mapped.items() if key != name.key[1:]}
+                _retire(table)
+                log.warning("table_unmapped", table=str(name))
+                return
+            with self._taken_out(table):
+                self._at(_place(name)).move_to(self._dropped().new_place(name.schema, name.table))
+                _retire(table)
         self._replaced(self._at(_place(name)).uri)
         log.info("table_dropped", table=str(name))
 
     def rename_table(self, table: Readable, name: TableName) -> Readable:
-        self._ready()
-        _check_place("table", name.table)
-        if self._is_mapped(table.name):
-            raise PreconditionError(f"table '{table.name}' is mapped by the settings: rename it there")
-        if fold(name.table) != fold(table.name.table):
-            self._require_free(_place(name))
-        with _alone(table):
-            _require_log(self._at(_place(table.name)), table.name)
-            self._move(_place(table.name), _place(name))
-            _retire(table)
+        with self._changing():
+            _check_place("table", name.table)
+            if self._is_mapped(table.name):
+                raise PreconditionError(f"table '{table.name}' is mapped by the settings: rename it there")
+            if fold(name.table) != fold(table.name.table):
+                self._require_free(_place(name))
+            with self._taken_out(table):
+                self._move(_place(table.name), _place(name))
+                _retire(table)
         self._replaced(self._at(_place(table.name)).uri)
         log.info("table_renamed", table=str(table.name), new_name=name.table)
         return self._opened(name)
@@ -148,21 +149,23 @@ class EditableWarehouse(Warehouse):
 
     def begin_filling(self, table: Readable) -> None:
         filling = Filling(table.name.schema, table.name.table, table.current().identity)
-        self._fillings[table.name.key[1:]] = self._journal().write(filling), filling
+        with self._changes:
+            self._fillings[table.name.key[1:]] = self._journal().write(filling), filling
 
     def end_filling(self, table: Readable, *, filled: bool) -> bool:
-        noted = self._fillings.pop(table.name.key[1:], None)
-        if noted is None:
-            return False
-        note, filling = noted
-        is_gone = False
-        if not filled:
-            with _alone(table):
-                is_gone = self._take_back(filling)
-                if is_gone:
-                    _retire(table)
-        with contextlib.suppress(GatewayError):  # what is left is found at the next start, and does no harm
-            self._journal().remove(note)
+        with self._changes:
+            noted = self._fillings.pop(table.name.key[1:], None)
+            if noted is None:
+                return False
+            note, filling = noted
+            is_gone = False
+            if not filled:
+                with _alone(table):
+                    is_gone = self._take_back(filling)
+                    if is_gone:
+                        _retire(table)
+            with contextlib.suppress(GatewayError):  # what is left is found by the next recovery, and does no harm
+                self._journal().remove(note)
         return is_gone
 
     def _take_back(self, filling: Filling) -> bool:
@@ -186,28 +189,43 @@ class EditableWarehouse(Warehouse):
 
     # After a crash, and as time goes by
 
-    def tend(self) -> None:
-        """Finish what a crash left, once, and remove what was dropped long ago; to be called now and then."""
-        if self._root is None:
-            return
-        self._ready()
-        now = time.monotonic()
-        if now >= self._purge_after:
-            self._purge_after = now + _PURGE_EVERY_SECONDS
-            self._dropped().purge(timedelta(days=self._settings.dropped_keep_days), datetime.now(UTC))
+    def tend(self) -> bool:
+        """Finish what others left half done, and remove what was dropped long ago; to be called now and then.
 
-    def _ready(self) -> None:
-        """Before any change: this process is the writer, and nothing is left half done."""
-        self._check_writer()
-        with self._recovering:
-            if self._is_recovered or self._root is None:
-                return
-            self._recover()
-            self._is_recovered = True
+        True when something was finished: there may be other tables than before.
+        """
+        if self._root is None or not self._changes.acquire(blocking=False):
+            return False  # a change that is under way has looked itself
+        try:
+            finished = self._catch_up()
+            now = time.monotonic()
+            if now >= self._purge_after:
+                self._purge_after = now + _PURGE_EVERY_SECONDS
+                self._dropped().purge(timedelta(days=self._settings.dropped_keep_days), datetime.now(UTC))
+            return finished
+        finally:
+            self._changes.release()
 
-    def _recover(self) -> None:
-        journal = self._journal()
-        for name, note in list(journal.notes()):
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """One change at a time: this process is the writer, and nothing is left half done."""
+        with self._changes:
+            self._catch_up()
+            yield
+
+    def _catch_up(self) -> bool:
+        """Each time the right to write was taken anew: whoever had it may have died in the middle of a change."""
+        holding = self._check_writer()
+        if self._root is None or self._recovered_for is holding:
+            return False
+        finished = self._recover()
+        self._recovered_for = holding
+        return finished
+
+    def _recover(self) -> bool:
+        journal, own = self._journal(), {note for note, _ in self._fillings.values()}
+        notes = [(name, note) for name, note in journal.notes() if name not in own]
+        for name, note in notes:
             log.warning("recovering", note=type(note).__name__)
             if isinstance(note, Moves):
                 self._finish(note)
@@ -218,8 +236,16 @@ class EditableWarehouse(Warehouse):
         for name in self._at(_BUILDING).folders():
             self._at(_BUILDING).child(name).remove_tree()
         self._dropped().clear_empty()
+        return bool(notes)
 
     def _finish(self, moves: Moves) -> None:
+        """The steps that are left. What the last step moves is in its place when all was done.
+
+        Then nothing may move again: the first goal may be gone since, a dropped table that was purged or brought
+        back, and its start is another table by now.
+        """
+        if not self._at(moves.steps[-1][0]).exists():
+            return
         for start, goal in moves.steps:
             if self._at(start).exists() and not self._at(goal).exists():
                 self._move(start, goal)
@@ -248,7 +274,7 @@ class EditableWarehouse(Warehouse):
     def _exchange(self, building: Place, old: Readable) -> None:
         """A new table for an old one: two renames, noted first, so that a crash in between is finished."""
         name = old.name
-        with _alone(old):
+        with self._taken_out(old):
             goal = self._dropped().new_place(name.schema, name.table)
             dropped = tuple(goal.uri.removeprefix(f"{self._writable_root().uri}/").split("/"))
             assert dropped[0] == AREA
@@ -262,6 +288,14 @@ class EditableWarehouse(Warehouse):
                 raise
             _retire(old)
             self._journal().remove(note)
+
+    @contextlib.contextmanager
+    def _taken_out(self, table: Readable) -> Iterator[None]:
+        """No statement writes to the table, and after the wait for that it is still there, and ours to move."""
+        with _alone(table):
+            self._check_writer()
+            _require_log(self._at(_place(table.name)), table.name)
+            yield
 
     def _opened(self, name: TableName) -> Readable:
         self._replaced(self._at(_place(name)).uri)

@@ -24,6 +24,7 @@ import structlog
 
 from gateway.errors import UnavailableError
 from gateway.lake.spark.jars import find_java, jar_paths
+from gateway.lake.spark.log_store import install_log_store, log_store_settings
 from gateway.settings import SparkSettings
 
 log = structlog.get_logger(__name__)
@@ -49,6 +50,9 @@ _EVERY_PROFILE = {
     "spark.sql.constraintPropagation.enabled": "false",
     # The default of 50 tasks per look at a log costs seconds on a small machine.
     "spark.databricks.delta.snapshotPartitions": "2",
+    # Delta would refuse every version but the newest once it is older than the retention of deleted files, also where
+    # all its files are there: undo, repeatable reads and AT go by what can be read.
+    "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
 }
 # Small statements spend their time in planning and compiling: a 1-row INSERT takes 0.2 s with these, 1.2 s without.
 _QUICK = {
@@ -75,8 +79,16 @@ class State(Enum):
 class Spark:
     """The process's one Spark. Thread-safe: `_lock` guards state, session and pool, `_keeping` what is kept."""
 
-    def __init__(self, settings: SparkSettings, on_state: Callable[[State], None] = lambda _state: None) -> None:
+    def __init__(
+        self,
+        settings: SparkSettings,
+        on_state: Callable[[State], None] = lambda _state: None,
+        *,
+        fsync: bool = True,
+    ) -> None:
+        """`fsync`: what is written to local and mounted disks is on the disk before a commit is done."""
         self._settings = settings
+        self._fsync = fsync
         self._on_state = on_state
         self._lock = threading.Lock()
         self._state = State.STARTING if settings.enabled else State.OFF
@@ -210,7 +222,8 @@ class Spark:
             self._watch(root)
 
     def _launch(self) -> Any:
-        settings = _launch_settings(self._settings)  # what is missing shows here, before a JVM is touched
+        # What is missing shows here, before a JVM is touched.
+        settings = _launch_settings(self._settings, fsync=self._fsync)
         self._end_jvm()
         with self._lock:
             if not self._stop.is_set():
@@ -218,6 +231,7 @@ class Spark:
         started = time.monotonic()
         session = _build_session(settings)
         self._jvm = _current_jvm()
+        install_log_store(session)
         log.info("spark_started", seconds=round(time.monotonic() - started, 1))
         return session
 
@@ -306,7 +320,7 @@ def _build_session(settings: Mapping[str, str]) -> Any:
     return SparkSession.builder.config(conf=conf).getOrCreate()
 
 
-def _launch_settings(settings: SparkSettings) -> dict[str, str]:
+def _launch_settings(settings: SparkSettings, *, fsync: bool) -> dict[str, str]:
     find_java()
     quiet = Path(__file__).with_name("log4j2.properties")
     local = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
@@ -325,6 +339,7 @@ def _launch_settings(settings: SparkSettings) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         # Concurrent scans share the cores instead of queueing behind one long job.
         "spark.scheduler.mode": "FAIR",
+        **log_store_settings(settings.conf, fsync=fsync),
         **settings.conf,
         # A file that is not there yet has no rows: the fence of a MERGE is made of that.
         "spark.files.ignoreMissingFiles": "true",

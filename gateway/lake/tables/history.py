@@ -54,10 +54,17 @@ def version_at_time(log: Folder, configuration: Mapping[str, str], moment: datet
     raise NotFoundError(f"no version is as old as {_shown(moment)}; the first is of {_shown(earliest)}")
 
 
-def commits_since(log: Folder, moment_ms: int) -> list[tuple[int, int]]:
-    """When each commit was made, in milliseconds, and its version, for those since a moment by the file's time."""
-    made = [(modified_ns // 1_000_000, version) for version, modified_ns in _scan(log)[0].items()]
-    return [(when, version) for when, version in made if when >= moment_ms]
+def commit_times(log: Folder) -> dict[int, int]:
+    """When each commit was made, in milliseconds by its file's time, without those that only a gap leads to.
+
+    In order, up to the newest. Log clean-up removes the oldest first: where version 0 is missing, so may be others.
+    """
+    made, times = _scan(log)[0], {}
+    version = max(made, default=-1)
+    while version in made:
+        times[version] = made[version] // 1_000_000
+        version -= 1
+    return dict(reversed(times.items()))
 
 
 def first_line(log: Folder, version: int) -> bytes:

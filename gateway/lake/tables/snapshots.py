@@ -24,6 +24,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from gateway.catalog.capabilities import Size
 from gateway.errors import GatewayError, InternalError, NotFoundError, UnsupportedError
 from gateway.lake.tables.history import available_versions, commit_file
+from gateway.lake.tables.protocols import WriterProtocol
 from gateway.lake.tables.schemas import Column, TableSchema, read_schema
 from gateway.lake.tables.storage import Folder, Stamp
 
@@ -52,6 +53,7 @@ class LogSnapshot:
     partition_columns: tuple[str, ...]
     configuration: dict[str, str]
     reader_features: frozenset[str]
+    writers: WriterProtocol
     comment: str
     files: pa.Table = field(repr=False)
     _using: UseTable = field(repr=False)
@@ -245,7 +247,7 @@ class Snapshots:
 def _read(
     name: str, uri: str, table: DeltaTable, rowid_column: str, using: UseTable, is_retired: Callable[[], bool]
 ) -> LogSnapshot:
-    metadata = table.metadata()
+    metadata, protocol = table.metadata(), table.protocol()
     return LogSnapshot(
         table=name,
         uri=uri,
@@ -254,7 +256,10 @@ def _read(
         schema=read_schema(table.schema().to_json(), metadata.configuration, rowid_column),
         partition_columns=tuple(metadata.partition_columns),
         configuration=dict(metadata.configuration),
-        reader_features=frozenset(str(feature) for feature in table.protocol().reader_features or ()),
+        reader_features=frozenset(str(feature) for feature in protocol.reader_features or ()),
+        writers=WriterProtocol(
+            protocol.min_writer_version, frozenset(str(feature) for feature in protocol.writer_features or ())
+        ),
         comment=metadata.description or "",
         files=pa.table(table.get_add_actions()),
         _using=using,

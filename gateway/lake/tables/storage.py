@@ -2,13 +2,16 @@
 
 One small class over Arrow's file systems, so that a local path, a mounted one
 and an `hdfs://` URI take the same way. Whole folders are made, moved and removed
-here, and nothing follows a link out of the folder it was asked to remove.
+here, and nothing follows a link out of the folder it was asked to remove. A folder
+that was opened with `fsync` has every change on the disk when the call returns,
+where it is local; only a tree that is removed may come back after a power failure.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -33,19 +36,20 @@ class ClosedFolderError(UnavailableError):
 class Folder:
     """A directory that may or may not exist. Immutable, thread-safe."""
 
-    def __init__(self, filesystem: fs.FileSystem, path: str, uri: str) -> None:
+    def __init__(self, filesystem: fs.FileSystem, path: str, uri: str, *, fsync: bool = False) -> None:
         self._filesystem = filesystem
         self._path = path
+        self._fsync = fsync and isinstance(filesystem, fs.LocalFileSystem)
         self.uri = uri
 
     @classmethod
-    def open(cls, location: str) -> Folder:
+    def open(cls, location: str, *, fsync: bool = False) -> Folder:
         """A path or URI from the settings; relative paths start where the process runs."""
         if "://" not in location:
             path = str(Path(location).expanduser().resolve())
-            return cls(fs.LocalFileSystem(), path, path)
+            return cls(fs.LocalFileSystem(), path, path, fsync=fsync)
         if location.startswith("file://"):
-            return cls.open(fs.FileSystem.from_uri(location)[1])
+            return cls.open(fs.FileSystem.from_uri(location)[1], fsync=fsync)
         try:
             filesystem, path = fs.FileSystem.from_uri(location)
         except Exception as error:  # Arrow raises several classes for what it cannot reach
@@ -59,7 +63,7 @@ class Folder:
 
     def child(self, name: str) -> Folder:
         """A folder below this one; the name was checked by `catalog.names` or is one of Delta's own."""
-        return Folder(self._filesystem, f"{self._path}/{name}", f"{self.uri}/{name}")
+        return Folder(self._filesystem, f"{self._path}/{name}", f"{self.uri}/{name}", fsync=self._fsync)
 
     def exists(self) -> bool:
         return bool(self._info([self._path])[0].type == fs.FileType.Directory)
@@ -86,11 +90,18 @@ class Folder:
 
     def create(self) -> None:
         with _changes("made"):
+            missing = self._missing() if self._fsync else []
             self._filesystem.create_dir(self._path, recursive=True)
+            for folder in missing:  # a folder is there for good when the one above it knows it
+                _sync(folder.parent)
 
     def write_file(self, name: str, data: bytes) -> None:
-        with _changes("written"), self._filesystem.open_output_stream(f"{self._path}/{name}") as file:
-            file.write(data)
+        with _changes("written"):
+            if self._fsync:
+                _write_through(Path(self._path, name), data)
+                return
+            with self._filesystem.open_output_stream(f"{self._path}/{name}") as file:
+                file.write(data)
 
     def read_file(self, name: str) -> bytes:
         with self.open_file(name) as file:
@@ -100,15 +111,18 @@ class Folder:
     def rename_file(self, name: str, new_name: str) -> None:
         with _changes("written"):
             self._filesystem.move(f"{self._path}/{name}", f"{self._path}/{new_name}")
+            self._sync_parents(f"{self._path}/{name}")
 
     def remove_file(self, name: str) -> None:
         with _changes("removed"):
             self._filesystem.delete_file(f"{self._path}/{name}")
+            self._sync_parents(f"{self._path}/{name}")
 
     def move_to(self, place: Folder) -> None:
         """Become another folder, in one stroke; the place must be free."""
         with _changes("moved"):
             self._filesystem.move(self._path, place._path)
+            self._sync_parents(place._path, self._path)
 
     def remove_empty(self) -> bool:
         """Remove the folder unless something is in it; whether it is gone."""
@@ -121,6 +135,7 @@ class Folder:
         with _changes("removed"):
             try:
                 Path(self._path).rmdir()
+                self._sync_parents(self._path)
             except FileNotFoundError:
                 return True
             except OSError as error:
@@ -138,6 +153,19 @@ class Folder:
                 Path(self._path).unlink()
             else:
                 shutil.rmtree(self._path)  # removes links inside, not what they lead to
+
+    def _missing(self) -> list[Path]:
+        """The folders that making this one makes."""
+        folder, missing = Path(self._path), []
+        while not folder.exists():
+            missing.append(folder)
+            folder = folder.parent
+        return missing
+
+    def _sync_parents(self, *paths: str) -> None:
+        if self._fsync:
+            for folder in dict.fromkeys(Path(path).parent for path in paths):
+                _sync(folder)
 
     def _may_have(self, marker: str) -> bool:
         try:
@@ -161,6 +189,27 @@ class Folder:
         except OSError as error:
             raise _failure(error, "looked at") from error
         return infos
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file's content, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some mounts do not sync folders; Spark's log store says so in the log.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS) or not path.is_dir():
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _write_through(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    _sync(path.parent)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,6 @@ from gateway.lake.tables.history import commit_file
 from gateway.lake.tables.storage import Folder
 
 _KEY = "deltaport"
-_SEARCHED_COMMITS = 10_000
 HEAD_MOVED = "the head has moved"  # what a MERGE raises by itself
 
 
@@ -35,6 +34,16 @@ class StatementNote:
     undoes: str | None = None  # the transaction whose changes this statement took back
     key: str | None = None  # an idempotency key, and what was written under it
     digest: str | None = None
+    since: int | None = None  # a version up to which its transaction wrote nothing into the table
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A commit, when it was written (seconds since the epoch), and its statements; one of others has none."""
+
+    version: int
+    written_at: float
+    statements: tuple[StatementNote, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +68,11 @@ def find_commit(log: Folder, after_version: int, commit_id: str) -> int | None:
     return None
 
 
-def noted_commits(log: Folder, newest: int) -> Iterator[tuple[int, float, tuple[StatementNote, ...]]]:
-    """Backwards from a version: each commit, when it was written (seconds since the epoch), and its statements.
-
-    Ends where the log does, and where searching on is not worth it. A commit of others has no statements.
-    """
-    for version in range(newest, max(newest - _SEARCHED_COMMITS, -1), -1):
-        if (info := _commit_info(log, version)) is None:
-            return
-        yield version, float(info.get("timestamp", 0)) / 1000, _statements(info)
+def noted_in(log: Folder, version: int) -> Noted | None:
+    """What a commit says of itself; None where it is gone."""
+    if (info := _commit_info(log, version)) is None:
+        return None
+    return Noted(version, float(info.get("timestamp", 0)) / 1000, _statements(info))
 
 
 def _statements(info: dict[str, Any]) -> tuple[StatementNote, ...]:
@@ -95,12 +100,14 @@ def _commit_info(log: Folder, version: int) -> dict[str, Any] | None:
     """A commit's own line; {} where it has none, None where there is no such commit."""
     if log.stamps([commit_file(version)]) == [None]:
         return None
-    with log.open_file(commit_file(version)) as file:
-        for line in file.read().splitlines():
-            action = json.loads(line)
-            if "commitInfo" in action:
-                info: dict[str, Any] = action["commitInfo"]
-                return info
+    try:
+        lines = log.read_file(commit_file(version)).splitlines()
+    except FileNotFoundError:  # log clean-up was faster
+        return None
+    for line in lines:
+        if b'"commitInfo"' in line and "commitInfo" in (action := json.loads(line)):
+            info: dict[str, Any] = action["commitInfo"]
+            return info
     return {}
 
 
@@ -138,7 +145,7 @@ _NOT_NULL = re.compile(r"NOT NULL constraint violated for column: ([^\n]+?)\.?\s
 
 def explain(error: BaseException) -> Explained:
     """Walk the Java causes: Spark wraps what failed in a task, in a job, in a Python error."""
-    texts = list(_causes(error))
+    texts = list(causes(error))
     for name, text in texts:
         if "USER_RAISED_EXCEPTION" in text and HEAD_MOVED in text:
             return Explained(Failure.CONFLICT)
@@ -162,7 +169,8 @@ def _is_silence(name: str, text: str) -> bool:
     return name.startswith("Py4JNetwork") or name in ("ConnectionRefusedError", "ConnectionResetError")
 
 
-def _causes(error: BaseException) -> Iterator[tuple[str, str]]:
+def causes(error: BaseException) -> Iterator[tuple[str, str]]:
+    """Class and text of an error and of all that lies below it."""
     seen: BaseException | None = error
     while seen is not None:
         try:

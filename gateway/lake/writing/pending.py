@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
-from gateway.catalog.changes import Operation, WriteContext, WriteOptions
+from gateway.catalog.changes import Footprint, Operation, WriteContext, WriteOptions
 from gateway.lake.tables.id_sets import IdSet
 from gateway.lake.writing.commits import StatementNote
 from gateway.lake.writing.staging import StagedRows
@@ -22,6 +22,7 @@ class Committed:
     affected: int
     version: int | None
     row_ids: IdSet = field(default_factory=IdSet)
+    is_repeat: bool = field(default=False, compare=False)  # it was written before, and is only told again
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +56,7 @@ class Pending:
             ids if ids and (is_shared or len(ids) <= _NOTED_CHARACTERS) else None,
             key=self.context.idempotency_key,
             digest=self.digest,
+            since=self.context.met_at,
         )
 
 
@@ -64,6 +66,7 @@ class Undoing:
 
     transaction: str
     context: WriteContext
+    footprint: Footprint = field(default_factory=Footprint)
     stands_alone: ClassVar[bool] = True
     kind: ClassVar[str] = "undo"
 

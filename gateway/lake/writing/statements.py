@@ -1,7 +1,8 @@
 """Statements on Delta tables: rows in, batch by batch, and one commit at the end.
 
-What a table can do follows from what it is, and is decided here: any table
-takes new rows; changing rows needs row ids; an append-only table does neither.
+What a table can do follows from what it is, and is decided here: a table takes
+new rows unless its writers must do what Delta's writer here cannot; changing rows
+needs row ids, and a table that is not append-only.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ _MAPPING_MODE = "delta.columnMapping.mode"
 
 @dataclass(frozen=True)
 class WriteRoom:
-    """What a statement needs of its table; `shape` makes a snapshot's told schema, `landed` hears of commits."""
+    """What a statement needs of its table; `shape` makes a snapshot's told schema, `landed` hears of commits.
+
+    `has_engine` is false where Spark is switched off: nothing is written then.
+    """
 
     snapshots: Snapshots
     writer: TableWriter
@@ -39,25 +43,46 @@ class WriteRoom:
     answers: Answers
     shape: Callable[[LogSnapshot], pa.Schema]
     landed: Callable[[WriteContext, Committed], None]
+    has_engine: bool = True
 
 
 def changes_of(room: WriteRoom) -> object:
     snapshot = room.snapshots.current()
-    append_only = snapshot.configuration.get(_APPEND_ONLY, "false").lower() == "true"
-    return InsertOnly(room) if snapshot.schema.rowid is None or append_only else FullyChangeable(room)
+    if not _is_writable(snapshot, room.has_engine):
+        return ReadOnly()
+    if _is_append_only(snapshot):
+        return InsertOnly(room, "append-only")
+    return InsertOnly(room) if snapshot.schema.rowid is None else FullyChangeable(room)
 
 
-def abilities(snapshot: LogSnapshot) -> tuple[str, ...]:
+def abilities(snapshot: LogSnapshot, *, has_engine: bool) -> tuple[str, ...]:
     """The same, in the words of listings."""
-    append_only = snapshot.configuration.get(_APPEND_ONLY, "false").lower() == "true"
-    if append_only:
+    if not _is_writable(snapshot, has_engine):
+        return ("read",)
+    if _is_append_only(snapshot) or snapshot.schema.rowid is None:
         return "read", "insert"
-    return ("read", "insert", "update", "delete") if snapshot.schema.rowid is not None else ("read", "insert")
+    return "read", "insert", "update", "delete"
+
+
+def _is_writable(snapshot: LogSnapshot, has_engine: bool) -> bool:
+    return has_engine and snapshot.writers.is_known
+
+
+def _is_append_only(snapshot: LogSnapshot) -> bool:
+    return snapshot.configuration.get(_APPEND_ONLY, "false").lower() == "true"
+
+
+@dataclass(frozen=True)
+class ReadOnly:
+    unchangeable: str = "read-only"
 
 
 @dataclass(frozen=True)
 class InsertOnly:
+    """`unchangeable` is why its rows stay as they are."""
+
     room: WriteRoom
+    unchangeable: str = "no rowid"
 
     def insert(self, upload: pa.Schema, options: WriteOptions, context: WriteContext) -> DeltaStatement:
         return DeltaStatement(self.room, Operation.INSERT, upload, options, context)
@@ -117,7 +142,8 @@ class DeltaStatement:
     def commit(self) -> int:
         try:
             self._rows.finish()
-            committed = self._write() if self._rows.rows else Committed(0, None)
+            self._context.begin_commit()
+            committed = self._write()
             self._room.landed(self._context, committed)
             return committed.affected
         finally:
@@ -129,9 +155,11 @@ class DeltaStatement:
             digest = digest_of(self._operation, self._plan.names, self._rows)
         plan = self._plan if self._computed is None else self._plan.without(self._computed.left_out())
         pending = Pending(self._operation, plan, self._rows, self._options, self._context, digest)
-        if digest is None:
-            return self._room.writer.commit(pending)
-        return self._room.answers.once(self._context, digest, lambda: self._room.writer.commit(pending))
+
+        def commit() -> Committed:
+            return self._room.writer.commit(pending) if self._rows.rows else Committed(0, None)
+
+        return commit() if digest is None else self._room.answers.once(self._context, digest, commit)
 
     def abort(self) -> None:
         self._rows.release()

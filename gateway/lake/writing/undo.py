@@ -5,19 +5,31 @@ old values back, rows that it deleted are inserted again under their ids. That
 works inside commits shared with others and touches nobody else's rows; where
 somebody changed one of the rows since, nothing is undone. Which rows they were
 is read from the notes in the log, and for statements too large to be noted by
-comparing the versions before and after them.
+comparing the versions before and after them. All of it is undone or nothing: where
+the log or the files that it needs are gone, the undo is refused.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.catalog.changes import Operation
-from gateway.errors import ConflictError, PreconditionError
+import structlog
+
+from gateway.catalog.changes import Footprint, Operation
+from gateway.errors import (
+    ConflictError,
+    GatewayError,
+    InternalError,
+    NotFoundError,
+    PreconditionError,
+    UnavailableError,
+)
 from gateway.lake.spark.columns import comparable, differs, lies_in
 from gateway.lake.spark.engine import quoted
 from gateway.lake.tables.history import changes_metadata
@@ -26,13 +38,21 @@ from gateway.lake.tables.schemas import TableSchema
 from gateway.lake.tables.snapshots import LogSnapshot
 from gateway.lake.tables.storage import Folder
 from gateway.lake.writing.change_sets import CODES, OPERATION, ChangeSet, Span
-from gateway.lake.writing.commits import StatementNote, noted_commits
+from gateway.lake.writing.commits import Failure, StatementNote, causes, explain, noted_in
 from gateway.lake.writing.pending import Committed, Undoing
 from gateway.lake.writing.preparation import Prepared, mark_of
 from gateway.lake.writing.rowids import highest_row_id
 from gateway.lake.writing.uploads import ROWID_FIELD
 
+log = structlog.get_logger(__name__)
+
 _COLLECTED_IDS = 1_000_000
+_APPEND_ONLY = "delta.appendOnly"
+# What Spark and Delta say of a version whose data files, deletion vectors or log entries are not there any more.
+_GONE = re.compile(
+    r"FileNotFoundException|FILE_NOT_EXIST|DELTA_VERSION_NOT_FOUND|DELTA_FILE_NOT_FOUND|DELTA_LOG_FILE_NOT_FOUND"
+    r"|DELTA_NO_RECREATABLE_HISTORY_FOUND|DELTA_DELETION_VECTOR_NOT_FOUND|VersionNotFoundException|DELTA_TRUNCATED_TRANSACTION_LOG"
+)
 _WAS_THERE, _IS_THERE, _STILL_THERE = "was_there", "is_there", "still_there"  # columns of Spark's, beside a0, b0, ...
 
 
@@ -44,17 +64,26 @@ class Written:
     undone: tuple[int, StatementNote] | None
 
 
-def find_written(log: Folder, newest: int, transaction: str) -> Written:
-    """Search the log backwards, as far as it is worth it."""
+def find_written(table: str, commits: Folder, newest: int, transaction: str, footprint: Footprint) -> Written:
+    """All that the log holds of a transaction; a PreconditionError where that may not be all there was."""
     statements: list[tuple[int, StatementNote]] = []
-    undone = None
-    for version, _, notes in noted_commits(log, newest):
-        for note in notes:
-            if note.undoes == transaction and undone is None:
-                undone = version, note
-            elif note.transaction == transaction and not note.undoes:
+    missing = set(footprint.versions)
+    for version in range(newest, footprint.since, -1):
+        if (noted := noted_in(commits, version)) is None:
+            missing.add(version)
+            break
+        for note in noted.statements:
+            if note.undoes == transaction:
+                return Written((), (version, note))
+            if note.transaction == transaction:
                 statements.append((version, note))
-    return Written(tuple(reversed(statements)), undone)
+                missing.discard(version)
+    if missing:
+        raise PreconditionError(
+            f"table '{table}': not all that transaction {transaction} wrote is in its log any more, so it cannot be"
+            " undone; nothing was changed in it"
+        )
+    return Written(tuple(reversed(statements)), None)
 
 
 def spans_of(statements: Sequence[tuple[int, IdSet]]) -> list[Span]:
@@ -69,11 +98,11 @@ def spans_of(statements: Sequence[tuple[int, IdSet]]) -> list[Span]:
 
 
 def prepare_undo(
-    session: Any, head: LogSnapshot, log: Folder, undoing: Undoing, schema_at: Callable[[int], TableSchema]
+    session: Any, head: LogSnapshot, commits: Folder, undoing: Undoing, schema_at: Callable[[int], TableSchema]
 ) -> Prepared:
     """The compensating change as of this head; nothing where there is nothing to undo, or it was undone before."""
     prepared = Prepared()
-    written = find_written(log, head.version, undoing.transaction)
+    written = find_written(head.table, commits, head.version, undoing.transaction, undoing.footprint)
     if written.undone is not None:
         version, note = written.undone
         prepared.settled[undoing] = Committed(note.rows, version)
@@ -83,9 +112,12 @@ def prepare_undo(
         return prepared
     if head.schema.rowid is None:
         raise PreconditionError(f"table '{head.table}' has no row ids: what was written into it cannot be undone")
-    _check_columns(head, log, written, schema_at)
-    spans = _plan(session, head, written)
-    bounds, rows = check_undo(session, head, spans)
+    if head.configuration.get(_APPEND_ONLY, "false").lower() == "true":
+        raise PreconditionError(f"table '{head.table}' is append-only: what was written into it cannot be undone")
+    with _explained(head):
+        _check_columns(head, commits, written, schema_at)
+        spans = _plan(session, head, written)
+        bounds, rows = check_undo(session, head, spans)
     if not rows:
         prepared.settled[undoing] = Committed(0, None)
         return prepared
@@ -103,9 +135,37 @@ def prepare_undo(
     return prepared
 
 
-def _check_columns(head: LogSnapshot, log: Folder, written: Written, schema_at: Callable[[int], TableSchema]) -> None:
+@contextlib.contextmanager
+def _explained(head: LogSnapshot) -> Iterator[None]:
+    """Old versions are read here, and they may be gone."""
+    try:
+        yield
+    except NotFoundError as error:
+        raise _gone(head) from error
+    except GatewayError:
+        raise
+    except Exception as error:  # py4j, Spark and Delta each raise their own
+        if any(_GONE.search(name) or _GONE.search(text) for name, text in causes(error)):
+            raise _gone(head) from error
+        explained = explain(error)
+        if explained.failure is Failure.SPARK_GONE:
+            raise UnavailableError("Spark stopped during the undo; nothing was changed, try again") from error
+        log.error("undo_failed", table=head.table, error=type(error).__name__, detail=explained.detail)
+        raise InternalError(f"table '{head.table}': Spark could not read what is to be undone") from error
+
+
+def _gone(head: LogSnapshot) -> PreconditionError:
+    return PreconditionError(
+        f"table '{head.table}': files of the versions before and after the transaction are gone, so it cannot be"
+        " undone; nothing was changed in it"
+    )
+
+
+def _check_columns(
+    head: LogSnapshot, commits: Folder, written: Written, schema_at: Callable[[int], TableSchema]
+) -> None:
     versions = [version for version, _ in written.statements]
-    if not any(changes_metadata(log, version) for version in range(versions[0], head.version + 1)):
+    if not any(changes_metadata(commits, version) for version in range(versions[0], head.version + 1)):
         return  # the usual case, without a look at every version
     for version in versions:
         if not all(has_same_columns(schema_at(edge), head.schema) for edge in (version - 1, version)):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -43,8 +43,12 @@ class WriteGuard(Protocol):
     def reason(self) -> str:
         """Why it may not; empty when it may, and when that is not known yet."""
 
-    def check(self) -> None:
-        """Called with a Spark session in hand, right before it commits; UnavailableError when it must not."""
+    def check(self) -> object:
+        """Called with a Spark session in hand, right before it commits; UnavailableError when it must not.
+
+        What is returned is another object each time the right to write was taken anew: somebody else may have
+        written in between.
+        """
 
     def refuse_early(self) -> None:
         """Called when a statement opens; a Spark that is not there yet may be, and may write, by its end."""
@@ -56,8 +60,9 @@ class Unguarded:
     is_held = True
     reason = ""
 
-    def check(self) -> None:
+    def check(self) -> object:
         """Nothing to check."""
+        return self
 
     def refuse_early(self) -> None:
         """Nothing to refuse."""
@@ -79,18 +84,27 @@ class WriterLock:
         return self._spark.kept(str(self._path)) is not None
 
     @property
+    def holding(self) -> object | None:
+        """Another object each time the lock was taken; None when it is not held."""
+        held: _Held | None = self._spark.kept(str(self._path))
+        return None if held is None else held.holding
+
+    @property
     def reason(self) -> str:
         return "" if self.is_held else self._reason
 
-    def check(self) -> None:
+    def check(self) -> object:
         held: _Held | None = self._spark.kept(str(self._path))
         if held is not None and not held.is_still_the_file(self._path):
             # Somebody removed the file: others can lock the next one, so this lock guards nothing.
             log.error("writer_lock_lost", file=str(self._path))
             self._spark.discard(str(self._path), held)
             held = None
-        if held is None and self._spark.keep(str(self._path), self._take) is None:
+        if held is None:
+            held = self._spark.keep(str(self._path), self._take)
+        if held is None:
             raise UnavailableError(f"{self._reason}; only reads work until the writer's lock is had, try again later")
+        return held.holding
 
     def refuse_early(self) -> None:
         if self._spark.state is State.READY:
@@ -117,6 +131,7 @@ class _Held:
     def __init__(self, lock: Any, identity: tuple[int, int]) -> None:
         self._lock = lock
         self._identity = identity
+        self.holding = object()  # stands for this one, and outlives it
 
     def is_still_the_file(self, path: Path) -> bool:
         try:
@@ -165,6 +180,7 @@ class WriterLocks:
             else:
                 self._guards[catalog] = by_root.setdefault(root.uri, WriterLock(spark, Path(root.uri)))
         self._locks = list(by_root.values())
+        self._taken: Callable[[], None] = lambda: None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._keep_trying, name="writer-lock", daemon=True)
 
@@ -174,7 +190,9 @@ class WriterLocks:
     def items(self) -> list[tuple[str, WriteGuard]]:
         return list(self._guards.items())
 
-    def start(self) -> None:
+    def start(self, taken: Callable[[], None] = lambda: None) -> None:
+        """`taken` is called, by the thread, each time a lock was taken anew."""
+        self._taken = taken
         for catalog, guard in self._guards.items():
             if guard is UNGUARDED:
                 log.warning("writer_lock_not_used", catalog=catalog, reason="it has no warehouse in a local folder")
@@ -188,9 +206,14 @@ class WriterLocks:
             self._thread.join(timeout=_TRY_SECONDS)
 
     def _keep_trying(self) -> None:
+        seen: dict[WriterLock, object] = {}
         while not self._stop.wait(_TRY_SECONDS):
             for lock in self._locks:
                 try:
                     lock.refuse_early()
                 except UnavailableError:
                     continue  # said in the log and by /readyz
+                holding = lock.holding
+                if holding is not None and holding is not seen.get(lock):
+                    seen[lock] = holding
+                    self._taken()

@@ -1,0 +1,177 @@
+"""What is remembered of one transaction. Not thread-safe: the manager's lock guards all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from gateway.catalog.changes import Footprint, OwnWrite, Undone
+from gateway.errors import PreconditionError
+from gateway.transactions.ids import ParsedId, TransactionId
+from gateway.transactions.state import Event, NotAllowedError, State, after
+
+
+@dataclass(frozen=True, slots=True)
+class TableView:
+    """How a transaction sees a table; `identity` tells a table from another one that replaced it."""
+
+    base: int
+    read_version: int
+    identity: str | None = None
+    own: tuple[OwnWrite, ...] = ()
+    altered: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who runs a transaction: the client's session, and the authenticated caller."""
+
+    session: str | None
+    caller: str
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How a transaction stands, and which of its writes were taken back, by table."""
+
+    state: State
+    undone: Mapping[Hashable, Undone] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One table, which another one may replace under its name."""
+
+    table: Hashable
+    identity: str | None = None
+
+
+class Ending(Enum):
+    """How a statement ended."""
+
+    DONE = "done"
+    FAILED = "failed"  # surely nothing was written
+    UNKNOWN = "unknown"  # it may have been written, or may still be
+    BROKEN = "broken"  # whether it was written is in the log by now
+
+
+@dataclass(eq=False, slots=True)
+class RunningStatement:
+    """From its opening to its end. Once it is stopped, its commit does not begin; one that has begun may land."""
+
+    transaction: TransactionId
+    place: Place
+    since: int  # a version up to which its transaction wrote nothing into the table
+    is_stopped: bool = False
+    is_committing: bool = False
+    is_written: bool = False
+
+
+@dataclass(slots=True)
+class Record:
+    id: ParsedId
+    last_used: float
+    is_renewed: bool  # it was forgotten meanwhile: only the log knows what it did before
+    state: State = State.ACTIVE
+    owner: Owner | None = None
+    last_write: float | None = None
+    is_undoing: bool = False
+    has_failed: bool = False
+    running: set[RunningStatement] = field(default_factory=set)
+    tables: dict[Hashable, TableView] = field(default_factory=dict)
+    places: dict[Hashable, Place] = field(default_factory=dict)  # where statements of now write
+    footprints: dict[Place, Footprint] = field(default_factory=dict)
+    unclear: set[Place] = field(default_factory=set)  # may have been written to: only the log can say
+    taken_back: set[Place] = field(default_factory=set)
+    undone: dict[Hashable, Undone] = field(default_factory=dict)
+
+    @property
+    def is_in_use(self) -> bool:
+        return bool(self.running) or self.is_undoing
+
+    @property
+    def status(self) -> Status:
+        return Status(self.state, dict(self.undone))
+
+    def apply(self, event: Event) -> None:
+        try:
+            self.state = after(self.state, event, manual=self.id.is_manual)
+        except NotAllowedError:
+            raise not_active(self.id.id, self.state) from None
+
+    def refusal(self, *, once: bool) -> PreconditionError | None:
+        """Why it takes no further statement; with `once`, it takes one in all."""
+        if self.is_undoing:
+            return PreconditionError(f"transaction {self.id.id} is being rolled back")
+        if self.taken_back and self.state is State.ACTIVE:
+            return PreconditionError(f"transaction {self.id.id} was rolled back in part; roll it back again")
+        once = once and not self.id.is_manual
+        is_over = self.state is State.COMMITTED and (once or self.id.is_manual or bool(self.undone))
+        if self.state is State.ABORTED or is_over:
+            return not_active(self.id.id, self.state)
+        if once and self.running:
+            return PreconditionError(f"transaction {self.id.id} allows one operation, and one is running")
+        if once and self.unclear:
+            return PreconditionError(
+                f"transaction {self.id.id} allows one operation, of which it is not known whether it was written"
+            )
+        return None
+
+    def open(self, place: Place, version: int) -> RunningStatement:
+        self.places[place.table] = place
+        footprint = self.footprints.setdefault(place, Footprint(version, identity=place.identity))
+        statement = RunningStatement(self.id.id, place, footprint.since)
+        self.running.add(statement)
+        return statement
+
+    def end(self, statement: RunningStatement, ending: Ending) -> None:
+        self.running.discard(statement)
+        if ending is Ending.DONE and self.state is not State.ABORTED:
+            self.apply(Event.WROTE)
+        elif ending is Ending.FAILED:
+            self.has_failed = True
+        elif ending in (Ending.UNKNOWN, Ending.BROKEN):
+            self.unclear.add(statement.place)
+        self.settle_failure()
+
+    def settle_failure(self) -> None:
+        """A failure aborts the transaction, but not while another statement of it may still be written."""
+        if self.has_failed and not self.running and not self.unclear and self.state is State.ACTIVE:
+            self.apply(Event.FAILED)
+
+    def add_write(self, table: Hashable, write: OwnWrite) -> None:
+        for statement in self.running:
+            # Of several at once one would do, but which one it was makes no difference to what is told.
+            statement.is_written |= statement.is_committing and statement.place.table == table
+        # A table that it never read has no older base: nothing was computed from it.
+        seen = self.tables.get(table, TableView(write.version, write.version))
+        self.tables[table] = replace(seen, read_version=max(write.version, seen.read_version), own=(*seen.own, write))
+        place = self.places.get(table, Place(table))
+        footprint = self.footprints.get(place, Footprint(write.version - 1, identity=place.identity))
+        self.footprints[place] = replace(footprint, versions=footprint.versions | {write.version})
+
+    def to_take_back(self) -> Iterator[tuple[Place, Footprint]]:
+        for place, footprint in self.footprints.items():
+            if place in self.taken_back:
+                continue
+            if place in self.unclear:
+                yield place, footprint
+            elif footprint.versions:
+                yield place, replace(footprint, since=min(footprint.versions) - 1)
+
+    def was_taken_back(self, place: Place, table: Hashable, undone: Undone) -> None:
+        """`table` is the name that it has now."""
+        if undone.version is not None and self.state is State.ACTIVE:
+            self.apply(Event.WROTE)  # of what was unclear, the undo tells that it was there
+        if self.footprints[place].versions or undone.version is not None:
+            self.undone[table] = undone
+        self.taken_back.add(place)
+        self.unclear.discard(place)
+        view = self.tables.get(place.table)
+        if undone.version is not None and view is not None and table == place.table:
+            self.tables[table] = replace(view, read_version=undone.version)
+
+
+def not_active(transaction: TransactionId, state: State) -> PreconditionError:
+    return PreconditionError(f"transaction {transaction} is not active (state: {state.value})")
