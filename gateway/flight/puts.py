@@ -58,6 +58,9 @@ ROWID = pa.field("rowid", pa.int64(), metadata={ROWID_KEY: b"1"})
 # What an answer has around it as a message, and the largest count that it may hold.
 _ENVELOPE_BYTES = 16
 _MOST_ROWS = (1 << 63) - 1
+# A frame with nothing in it looks to pyarrow like the end of the upload, and rows may follow. After the true end every
+# further read ends at once.
+_BLANK_FRAMES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,11 +302,14 @@ def schema_of(reader: Upload, is_cancelled: IsCancelled) -> pa.Schema:
 
 def batches_of(reader: Upload, is_cancelled: IsCancelled) -> Iterator[pa.RecordBatch]:
     """The upload's batches. The stream of a caller who went away just ends, as a finished one does."""
-    while True:
+    ends = 0
+    while ends < _BLANK_FRAMES:
         try:
             batch = reader.read_chunk().data
+            ends = 0
         except StopIteration:
-            return
+            ends += 1
+            continue
         except (pa.ArrowException, flight.FlightError, OSError) as error:
             _check_still_there(is_cancelled)
             raise RequestError("the upload cannot be read") from error

@@ -41,7 +41,7 @@ class Together:
     """Statements of several clients that all wait while a first one is written, and so share the next commit."""
 
     def __init__(
-        self, gateway: Gateway, lake: Lake, monkeypatch: pytest.MonkeyPatch, disguise: Disguise | None
+        self, gateway: Gateway, lake: Lake, monkeypatch: pytest.MonkeyPatch, disguise: Disguise | None = None
     ) -> None:
         self._gateway = gateway
         self._disguise = disguise

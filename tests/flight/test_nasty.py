@@ -221,6 +221,16 @@ def the_next_statement_works(gateway: Gateway, lake: Lake, expected: dict[int, R
 # Calls that are left in the middle.
 
 
+def opening(gateway: Gateway, lake: Lake, operation: str) -> tuple[flight.FlightDescriptor, list[tuple[bytes, bytes]]]:
+    """What a DoExchange begins with: its descriptor, and headers with a transaction of its own."""
+    with AirportClient(gateway.location, CATALOG) as plain:
+        found = plain.look_up_for_change(lake.schema, "n")
+        transaction = plain.transaction_id() or ""
+    headers = {"airport-operation": operation, "return-chunks": "0", "airport-catalog": CATALOG}
+    headers["airport-transaction-id"] = transaction
+    return found.descriptor, [(name.encode(), value.encode()) for name, value in headers.items()]
+
+
 @pytest.mark.parametrize("operation", ["insert", "update", "delete"])
 @pytest.mark.usefixtures("started")
 def test_an_exchange_left_at_any_frame_writes_all_or_nothing(
@@ -233,15 +243,10 @@ def test_an_exchange_left_at_any_frame_writes_all_or_nothing(
     }[operation]
     second = {**first, "k": 51} if operation == "insert" else {**first, "rowid": 1}
     sent = batches([first, first, second, second], columns, 2, 2)
-    with AirportClient(spooling_gateway.location, CATALOG) as plain:
-        found = plain.look_up_for_change(lake.schema, "n")
-        identifier = plain.transaction_id() or ""
-    headers = [(b"airport-operation", operation.encode()), (b"return-chunks", b"0"), (b"airport-catalog", b"lake")]
-    headers.append((b"airport-transaction-id", identifier.encode()))
     before = stored(spooling_gateway, lake)
     for frame in EXCHANGE_FRAMES:
-        leave_exchange(spooling_gateway.location, found.descriptor, headers, sent, frame)
-        assert spooling_gateway.service.gate.wait_empty(60), frame
+        leave_exchange(spooling_gateway.location, *opening(spooling_gateway, lake, operation), sent, frame)
+        assert spooling_gateway.service.gate.wait_empty(240), frame
         assert staged_files(staging) == [], frame
         if frame != "half-close":
             assert stored(spooling_gateway, lake) == before, frame
@@ -265,7 +270,7 @@ def test_a_put_left_at_any_frame_writes_all_or_nothing(spooling_gateway: Gateway
     for frame in PUT_FRAMES:
         command = json.dumps({"operation": "insert", **target}).encode()
         leave_put(spooling_gateway.location, command, batches(new, COLUMNS.names, 2, 2), frame)
-        assert spooling_gateway.service.gate.wait_empty(60), frame
+        assert spooling_gateway.service.gate.wait_empty(240), frame
         assert staged_files(staging) == [], frame
         if frame != "half-close":
             assert stored(spooling_gateway, lake) == before, frame
@@ -286,8 +291,8 @@ def test_empty_batches_alone_change_nothing(gateway: Gateway, lake: Lake, dialec
         for returning in (False, True):
             nothing = Outcome(0, [] if returning else None)
             assert client.insert(batches([], COLUMNS.names, 0, 0), returning=returning) == nothing
-            assert client.update(batches([], [*SETS, "rowid"], 0, 0), returning=returning) == nothing
-            if dialect == "airport":
+            if dialect == "airport":  # the JSON dialect refuses to change no row
+                assert client.update(batches([], [*SETS, "rowid"], 0, 0), returning=returning) == nothing
                 assert client.delete([], returning=returning) == nothing
     finally:
         client.close()
@@ -296,7 +301,7 @@ def test_empty_batches_alone_change_nothing(gateway: Gateway, lake: Lake, dialec
 
 
 @pytest.mark.parametrize("is_spooled", [False, True], ids=["in memory", "spooled"])
-@pytest.mark.parametrize("disguise", ["one batch", "empty batches", "one row each"])
+@pytest.mark.parametrize("disguise", ["one batch", "empty batches"])
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.usefixtures("started")
 def test_a_row_that_is_named_often_counts_once_and_keeps_its_last_values(
@@ -306,18 +311,20 @@ def test_a_row_that_is_named_often_counts_once_and_keeps_its_last_values(
     expected = stored(serving, lake)
     values = [(1, "a"), (2, "b"), (1, "c"), (2, "d"), (3, "e"), (1, "f")]
     sent = [{**row(0, v=text), "rowid": row_id} for row_id, text in values]
+    uploaded = batches(sent, [*SETS, "rowid"], 2, 1, 3)
     client = DIALECTS[dialect](serving, lake, DISGUISES[disguise])
     try:
-        updated = client.update(batches(sent, [*SETS, "rowid"], 2, 1, 3), returning=True)
+        if disguise != "one batch":  # what an earlier batch was answered with cannot be taken back
+            told = refused(lambda: client.update(uploaded, returning=True))
+            assert told.startswith("row id 1 comes in two batches, but UPDATE … RETURNING takes each row once")
+            assert version_of(lake) == 0
+        updated = client.update(uploaded, returning=disguise == "one batch")
         for each in sent:
             expected[each["rowid"]] |= {name: each[name] for name in SETS}
         assert stored(serving, lake) == expected
         assert updated.affected == 3
-        assert updated.returned is not None
-        last = {each["rowid"]: each["v"] for each in updated.returned}
-        assert last == {1: "f", 2: "d", 3: "e"}
-        if dialect == "json" or disguise == "one batch":  # the answer to an earlier batch of an exchange is on its way
-            assert len(updated.returned) == 3
+        if updated.returned is not None:
+            assert sorted((each["rowid"], each["v"]) for each in updated.returned) == [(1, "f"), (2, "d"), (3, "e")]
 
         deleted = client.delete([4, 1, 4, 1, 1], returning=True)
         gone = [expected.pop(row_id) for row_id in (4, 1)]

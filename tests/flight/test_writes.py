@@ -116,8 +116,10 @@ def test_exchanges_without_rows_change_nothing(client: AirportClient, lake: Lake
 def test_of_doubled_row_ids_the_last_value_wins_and_each_row_counts_once(client: AirportClient, lake: Lake) -> None:
     numbers(lake)
     twice = [batch(v=["a", "b", "c"], rowid=[1, 2, 1]), batch(v=["d"], rowid=[2])]
-    updated = client.update(lake.schema, "n", twice, sets=["v"], returning=True)
-    assert updated.total_changed == 2
+    assert client.update(lake.schema, "n", twice[:1], sets=["v"], returning=True).returned.to_pylist() == [
+        {"v": "b", "rowid": 2}, {"v": "c", "rowid": 1},
+    ]  # fmt: skip
+    assert client.update(lake.schema, "n", twice, sets=["v"]).total_changed == 2
     assert rows_of(client, lake) == [(0, "v0", 0), (1, "c", 1), (2, "d", 2), (3, "v3", 3)]
     found = client.look_up_for_change(lake.schema, "n")
     sent = pa.schema([("rowid", pa.int64())])
@@ -126,7 +128,6 @@ def test_of_doubled_row_ids_the_last_value_wins_and_each_row_counts_once(client:
         "delete", found, sent, ids, transaction_id=client.transaction_id(), returning=True
     )  # fmt: skip
     assert deleted.total_changed == 2
-    assert updated.returned.to_pylist() == [{"v": "b", "rowid": 2}, {"v": "c", "rowid": 1}, {"v": "d", "rowid": 2}]
     assert sorted(deleted.returned.column("k").to_pylist()) == [0, 3]
     assert [row[0] for row in rows_of(client, lake)] == [1, 2]
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
 
+from gateway.errors import RequestError
 from gateway.lake.values.codec import encode
 from gateway.lake.values.types import stored_form
 from tests.lake.typed_values import KINDS, NESTED, Kind, array_of, exact
@@ -86,3 +88,33 @@ def in_structs(parts: pa.Array) -> pa.Array:
 def in_maps(parts: pa.Array) -> pa.Array:
     keys = pa.array(["a", "b", "c", "d", "e"])
     return pa.MapArray.from_arrays(pa.array([0, 2, 5], pa.int32()), keys, parts)
+
+
+CUT = {
+    "a time of day": (pa.array([86_400_000_000, 1], pa.timestamp("us")), pa.date32()),
+    "digits": (pa.array([1.5, 1.129]), pa.decimal128(10, 2)),
+    "digits of a float": (pa.array([1.129], pa.float32()), pa.decimal128(10, 2)),
+    "all digits": (pa.array([1e-9]), pa.decimal128(10, 2)),
+    "a decimal's digits": (pa.array([Decimal("1.129")]), pa.decimal128(10, 2)),
+    "a unit": (pa.array([1], pa.duration("us")), pa.int64()),
+    "a size": (pa.array([1e300]), pa.float32()),
+    "nanoseconds": (pa.array([1], pa.timestamp("ns")), pa.timestamp("us")),
+    "a whole number's digits": (pa.array([2**53 + 1]), pa.float64()),
+    "a fraction": (pa.array([0.5]), pa.int64()),
+}
+
+
+@pytest.mark.parametrize("what", CUT)
+def test_nothing_is_cut_off_or_rounded_away(what: str) -> None:
+    array, kind = CUT[what]
+    with pytest.raises(RequestError, match=r"column 'c': a value does not fit"):
+        encode(array, stored_form(pa.field("c", kind)))
+
+
+def test_what_loses_nothing_is_taken() -> None:
+    hundredths = [number / 100 for number in range(-20_000, 20_000)]
+    for kind in (pa.decimal128(10, 2), pa.decimal128(18, 4), pa.decimal128(38, 20)):
+        stored = encode(pa.array([*hundredths, None]), stored_form(pa.field("c", kind)))
+        assert [round(float(value), 2) for value in stored.to_pylist()[:-1]] == hundredths
+    days = encode(pa.array([86_400, None, -86_400], pa.timestamp("s")), stored_form(pa.field("c", pa.date32())))
+    assert days.cast(pa.int32()).to_pylist() == [1, None, -1]

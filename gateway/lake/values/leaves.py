@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from gateway.lake.values.types import INTERVAL_STORAGE, StoredForm
 
 _ENDLESS = 2**63 - 1  # DuckDB's infinite timestamps, in every unit
+_TOLERANCE = {pa.float64(): 2.0**-50, pa.float32(): 2.0**-22}
 _DAY = {"us": 86_400 * 10**6, "ns": 86_400 * 10**9}
 _DASHES = (8, 13, 18, 23)
 _DIGITS = tuple(place for place in range(36) if place not in _DASHES)
@@ -98,7 +99,25 @@ def _cast_alike(array: pa.Array, kind: pa.DataType) -> pa.Array:
     cast = array.cast(kind)
     if pa.types.is_floating(kind):
         _refuse_overflow(array, cast)
+    elif pa.types.is_date(kind) and pa.types.is_timestamp(array.type):
+        _refuse_times(array, cast)
+    elif pa.types.is_decimal(kind) and pa.types.is_floating(array.type):
+        _refuse_rounding(array, cast)
     return cast
+
+
+def _refuse_times(array: pa.Array, cast: pa.Array) -> None:
+    """Arrow cuts the time of day off."""
+    if not cast.cast(array.type).equals(array):
+        raise pa.ArrowInvalid("a date with a time of day")
+
+
+def _refuse_rounding(array: pa.Array, cast: pa.Array) -> None:
+    """Arrow rounds to the digits that there are; what differs by more than a float can tell was rounded."""
+    given = array.cast(pa.float64())
+    away = pc.abs(pc.subtract(cast.cast(pa.float64()), given))
+    if pc.any(pc.greater(away, pc.multiply(pc.abs(given), _TOLERANCE[array.type])), min_count=0).as_py():
+        raise pa.ArrowInvalid("a number with more digits")
 
 
 def _refuse_overflow(array: pa.Array, cast: pa.Array) -> None:
@@ -124,6 +143,8 @@ def _kin(kind: pa.DataType) -> str:
         return "clock"
     if types.is_date(kind):
         return "moment"
+    if types.is_duration(kind):
+        return "span"
     return "truth" if types.is_boolean(kind) else "nested" if kind.num_fields else "number"
 
 
