@@ -146,7 +146,8 @@ def _coded(error: GatewayError) -> Exception:
             return _detailed(flight.FlightUnavailableError, 14, error, "UNAVAILABLE")
         case InternalError():
             return _detailed(flight.FlightInternalError, 13, error, "INTERNAL")
-        # pyarrow sends the rest as UNKNOWN.
+        # The rest arrives as UNKNOWN: Arrow's server has no other codes, and gRPC overwrites a `grpc-status` that is
+        # set as a trailer. A layer in front that walks HTTP/2 frames in Python cut scans to a half and less.
         case PreconditionError() | ConstraintError():
             return _detailed(flight.FlightServerError, 2, error, "FAILED_PRECONDITION")
         case ConflictError():
