@@ -24,6 +24,7 @@ from tests.builders import Lake, age
 from tests.conftest import CATALOG
 from tests.flight.test_transactions import Caller, code_of, foreign_append
 from tests.flight.writing import NUMBERS, batch, before_the_next_merge, numbers, refused, rows_of, version_of
+from tests.refusals import decode_status
 
 WEEKS_AGO = 16
 
@@ -139,7 +140,8 @@ def test_one_contract_transaction_lets_one_of_four_parallel_inserts_through(
         try:
             return str(own.insert(batch(k=[key], v=["x"]), contract=identity))
         except flight.FlightError as error:
-            return str(json.loads(error.extra_info)["code"])
+            (_, _, code) = decode_status(error.extra_info)
+            return code
         finally:
             own.close()
 

@@ -140,7 +140,8 @@ def test_ids_that_cannot_be_ended_are_refused_by_their_code(caller: Caller, acti
     for body in (b'{"transaction_id": 7}', b'{"transaction_id": ""}', b'{"id": "x"}', b"{}"):
         with pytest.raises(pa.ArrowInvalid, match=r"transaction_id|'id' is unknown"):
             caller.act(action, body)
-    with pytest.raises(pa.ArrowInvalid, match="transaction_id"):
+    # Only DuckDB's own client gets plain Flight errors, whatever the encoding.
+    with pytest.raises(pa.ArrowInvalid, match="field 'transaction_id' is missing"):
         caller.act(action, msgpack.packb({}))
 
 
