@@ -72,8 +72,9 @@ class ScanReport:
 class BatchStream(Protocol):
     """The batches of one scan, for one reader.
 
-    `close` may be called from any thread and more than once: it releases what
-    the scan holds, and whoever is reading gets a CancelledError at the next batch.
+    `close` may be called from any thread and more than once, and waits for
+    nobody: it lets go of what the scan holds, and whoever is reading gets a
+    CancelledError at the next batch.
     """
 
     report: ScanReport

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import structlog
 
@@ -22,6 +22,8 @@ from gateway.errors import GatewayError, NotFoundError, UnavailableError
 log = structlog.get_logger(__name__)
 
 TableKey = tuple[str, str]
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class Source(Protocol):
@@ -48,8 +50,17 @@ class Listing:
     broken: Mapping[TableKey, tuple[TableName, str]] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class _Edited:
+    """The names that edits of the gateway's own changed."""
+
+    schemas: set[str] = field(default_factory=set)
+    tables: set[TableKey] = field(default_factory=set)
+
+
 class Catalog:
-    """One catalog. Thread-safe: readers take the listing as it is, `_refreshing` lets one refresh run at a time."""
+    """One catalog. Thread-safe: readers take the listing as it is, `_refreshing` lets one refresh run at a time,
+    `_changing` guards what replaces the listing."""
 
     def __init__(
         self,
@@ -65,8 +76,8 @@ class Catalog:
         self._run_all = run_all
         self._refreshing = threading.Lock()
         self._refreshes_begun = 0
-        self._edits = 0
         self._changing = threading.Lock()
+        self._edited: _Edited | None = None  # since the refresh that runs began
         self._listing = Listing()
         self._version = first_version
         self._loaded = threading.Event()
@@ -106,6 +117,8 @@ class Catalog:
         with self._changing:
             key = fold(table.name.schema), fold(table.name.table)
             if self._listing.tables.get(key) is table:
+                if self._edited is not None:  # a refresh that runs may have passed it while it was there
+                    self._edited.tables.add(key)
                 tables = {k: v for k, v in self._listing.tables.items() if k != key}
                 self._become(self._listing.schemas, tables, self._listing.broken)
 
@@ -117,8 +130,11 @@ class Catalog:
         """Tell of a change that the gateway itself made: known at once, and the version moves."""
         self.listing()
         with self._changing:
-            self._edits += 1
             new = change(self._listing)
+            if self._edited is not None:
+                self._edited.schemas |= _differing(self._listing.schemas, new.schemas)
+                self._edited.tables |= _differing(self._listing.tables, new.tables)
+                self._edited.tables |= _differing(self._listing.broken, new.broken)
             self._become(new.schemas, new.tables, new.broken, schema_changed=True)
 
     def refresh(self) -> None:
@@ -132,13 +148,13 @@ class Catalog:
             if self._refreshes_begun > begun:
                 return
             self._refreshes_begun += 1
-            while not self._refresh():
-                pass
+            self._refresh()
 
-    def _refresh(self) -> bool:
-        """One look at everything; False when it was overtaken by an edit, of which it may have seen half."""
-        edits = self._edits
-        known = self._listing.tables
+    def _refresh(self) -> None:
+        """One look at everything. Of what is edited meanwhile it may see half, so there the edits count."""
+        with self._changing:
+            known = self._listing.tables
+            edited = self._edited = _Edited()
         schemas: dict[str, str] = {}
         for schema_name in self._source.schemas():
             schemas.setdefault(fold(schema_name), schema_name)
@@ -159,12 +175,14 @@ class Catalog:
 
         self._run_all([_call(look_at, *names) for names in _without_twins(schemas, self._source.tables())])
         with self._changing:
-            if self._edits != edits:
-                return False
+            self._edited = None
+            now = self._listing
+            schemas = _overlaid(schemas, now.schemas, edited.schemas)
+            tables = _overlaid(tables, now.tables, edited.tables)
+            broken = _overlaid(broken, now.broken, edited.tables)
             self._report_broken(broken)
             self._become(schemas, tables, broken, schema_changed=bool(changed))
             self._loaded.set()
-            return True
 
     def _become(
         self,
@@ -205,6 +223,18 @@ class Catalog:
         for key, (name, reason) in broken.items():
             if self._listing.broken.get(key, (None, None))[1] != reason:
                 log.warning("table_left_out", catalog=self.name, table=str(name), reason=reason)
+
+
+def _differing(old: Mapping[K, V], new: Mapping[K, V]) -> set[K]:
+    """The keys under which the two do not hold the same."""
+    return {key for key in {**old, **new} if key not in old or key not in new or old[key] is not new[key]}
+
+
+def _overlaid(found: dict[K, V], now: Mapping[K, V], keys: set[K]) -> dict[K, V]:
+    """What was found, and under these keys what is there now."""
+    return {key: value for key, value in found.items() if key not in keys} | {
+        key: now[key] for key in keys if key in now
+    }
 
 
 def _call(function: Callable[[str, str], None], schema: str, table: str) -> Callable[[], None]:

@@ -11,7 +11,7 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -38,7 +38,11 @@ class _Running:
 
 
 class ScanStreams:
-    """Runs scans for the server. Thread-safe: `_lock` guards the running scans and whose they are."""
+    """Runs scans for the server. Thread-safe: `_lock` guards the running scans and whose they are.
+
+    Every scan needs the lock to begin and to end, so no stream is closed under it: a stream that
+    takes its time to close would hold up all the others.
+    """
 
     def __init__(self, settings: ScanSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
@@ -60,8 +64,10 @@ class ScanStreams:
 
     def close_all(self, reason: str) -> None:
         with self._lock:
-            for scan in self._running:
-                _end(scan, reason)
+            ended = list(self._running)
+            for scan in ended:
+                scan.ended_for = reason
+        _close(ended)
 
     def __len__(self) -> int:
         with self._lock:
@@ -146,22 +152,25 @@ class ScanStreams:
     def _watch_scans(self) -> None:
         while not self._stop.wait(_WATCH_SECONDS):
             with self._lock:
-                for scan in self._running:
-                    self._look_at(scan)
+                ended = [scan for scan in self._running if self._ends_now(scan)]
+            _close(ended)
 
-    def _look_at(self, scan: _Running) -> None:
+    def _ends_now(self, scan: _Running) -> bool:
+        """Whether the scan has to end, which was not known before."""
         if scan.ended_for:
-            return
+            return False
         handed_over = scan.handed_over
         if scan.is_cancelled():
-            _end(scan, "the scan was cancelled")
+            scan.ended_for = "the scan was cancelled"
         elif handed_over is not None and self._clock() - handed_over > self._settings.idle_reader_seconds:
-            _end(scan, f"no batch was taken for {self._settings.idle_reader_seconds:g} s, so the scan was ended")
+            idle = f"{self._settings.idle_reader_seconds:g} s"
+            scan.ended_for = f"no batch was taken for {idle}, so the scan was ended"
+        return bool(scan.ended_for)
 
 
-def _end(scan: _Running, reason: str) -> None:
-    scan.ended_for = reason
-    scan.stream.close()
+def _close(scans: Iterable[_Running]) -> None:
+    for scan in scans:
+        scan.stream.close()
 
 
 def _record(report: ScanReport, outcome: str, rows: int, size: int, seconds: float, facts: dict[str, object]) -> None:

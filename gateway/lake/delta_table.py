@@ -6,7 +6,8 @@ import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
@@ -111,7 +112,7 @@ class DeltaTable:
     def __init__(self, name: TableName, folder: Folder, tools: TableTools) -> None:
         self._name = name
         self._log = folder.child(LOG)
-        self._snapshots = Snapshots(str(name), folder, tools.rowid_column)
+        self._snapshots = Snapshots(str(name), folder, tools.rowid_column, tools.readers.read_rows)
         self._readers = tools.readers
         self._statistics = tools.statistics
         self._writer_lock = tools.writer_lock
@@ -146,7 +147,8 @@ class DeltaTable:
         self._numbering = Numbering(str(name), lambda: self._adopt(tools)) if tools.adopts else None
         self._lock = threading.Lock()
         self._description: Description | None = None
-        self._told = lru_cache(maxsize=16)(self._wrap)
+        # Of each snapshot that somebody still has; the snapshots themselves are kept elsewhere, and not for long.
+        self._shapes: WeakKeyDictionary[LogSnapshot, pa.Schema] = WeakKeyDictionary()
 
     @property
     def name(self) -> TableName:
@@ -228,5 +230,8 @@ class DeltaTable:
     def retire(self) -> None:
         self._snapshots.close()
 
-    def _wrap(self, snapshot: LogSnapshot) -> DeltaSnapshot:
-        return DeltaSnapshot(snapshot, shape_of(snapshot.schema, statistics=self._statistics), self._readers, self._log)
+    def _told(self, snapshot: LogSnapshot) -> DeltaSnapshot:
+        shape = self._shapes.get(snapshot)
+        if shape is None:
+            shape = self._shapes.setdefault(snapshot, shape_of(snapshot.schema, statistics=self._statistics))
+        return DeltaSnapshot(snapshot, shape, self._readers, self._log)

@@ -5,8 +5,9 @@ import threading
 import pyarrow as pa
 import pytest
 
+from gateway.catalog.capabilities import Readable
 from gateway.catalog.names import TableName
-from gateway.catalog.registry import Catalogs
+from gateway.catalog.registry import Catalogs, Listing
 from gateway.errors import InternalError, NotFoundError, RequestError, UnavailableError
 from tests.doubles import MemorySource, MemoryTable, memory_catalog
 
@@ -162,3 +163,49 @@ def test_who_comes_during_a_refresh_gets_one_that_began_later(source: MemorySour
     first.join(20)
     second.join(20)
     assert ("demo", "made_meanwhile") in catalog.listing().tables
+
+
+def test_a_refresh_ends_however_often_the_gateway_edits_meanwhile(source: MemorySource) -> None:
+    catalog = memory_catalog(source)
+    catalog.refresh()
+    found = source.tables
+    made = 0
+
+    def while_somebody_does_ddl() -> list[tuple[str, str]]:
+        nonlocal made
+        names = list(found())  # listed before the edit, of which it therefore knows nothing
+        made += 1
+        new = source.add(table("demo", f"made_{made}"))
+        gone = catalog.listing().tables["demo", "orders"] if made == 1 else None
+        if gone is not None:
+            del source.found["demo", "orders"]
+        catalog.edit(lambda old: with_table(old, new, without=gone))
+        return names
+
+    source.tables = while_somebody_does_ddl  # type: ignore[method-assign]
+    before = source.listings
+    catalog.refresh()
+    assert source.listings == before + 1
+    tables = catalog.listing().tables
+    assert ("demo", "made_1") in tables
+    assert ("demo", "orders") not in tables
+
+
+def with_table(old: Listing, new: Readable, without: Readable | None) -> Listing:
+    tables = {key: known for key, known in old.tables.items() if known is not without}
+    return Listing(old.schemas, {**tables, (new.name.schema, new.name.table): new}, old.broken)
+
+
+def test_a_table_found_gone_during_a_refresh_does_not_come_back_with_it(source: MemorySource) -> None:
+    catalog = memory_catalog(source)
+    gone = catalog.table("demo", "orders")
+    found = source.tables
+
+    def while_a_statement_misses_it() -> list[tuple[str, str]]:
+        names = list(found())
+        catalog.forget(gone)
+        return names
+
+    source.tables = while_a_statement_misses_it  # type: ignore[method-assign]
+    catalog.refresh()
+    assert ("demo", "orders") not in catalog.listing().tables

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from deltalake import DeltaTable as DeltaLog
 
 from gateway.catalog.capabilities import ScanReport, ScanRequest
 from gateway.catalog.names import TableName
@@ -73,6 +75,39 @@ def wire_bytes(batch: pa.RecordBatch) -> int:
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
     return int(sink.size())
+
+
+def write_long_log(path: Path, files: int) -> None:
+    """The log alone of a table of many files, `_rowid` and `k`, written by hand and checkpointed: 100 rows a file."""
+    log = path / "_delta_log"
+    log.mkdir(parents=True)
+    fields = [{"name": name, "type": "long", "nullable": True, "metadata": {}} for name in ("_rowid", "k")]
+    metadata = {
+        "id": "00000000-0000-0000-0000-000000000001",
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps({"type": "struct", "fields": fields}),
+        "partitionColumns": [],
+        "configuration": {},
+        "createdTime": 0,
+    }
+    actions = [{"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}, {"metaData": metadata}]
+    actions += [added(number) for number in range(files)]
+    log_file(path, 0).write_text("".join(f"{json.dumps(action)}\n" for action in actions))
+    DeltaLog(str(path)).create_checkpoint()
+
+
+def added(number: int) -> dict[str, Any]:
+    """The log's entry of one more file of 100 rows."""
+    low, high = number * 100, number * 100 + 99
+    stats = {
+        "numRecords": 100,
+        "minValues": {"_rowid": low, "k": low},
+        "maxValues": {"_rowid": high, "k": high},
+        "nullCount": {"_rowid": 0, "k": 0},
+    }
+    path = f"part-{number:05d}.parquet"
+    more = {"partitionValues": {}, "size": 5000, "modificationTime": 0, "dataChange": True}
+    return {"add": {"path": path, "stats": json.dumps(stats), **more}}
 
 
 def log_file(path: Path, version: int) -> Path:

@@ -11,7 +11,7 @@ import pytest
 from gateway.lake.tables.schemas import Column
 from gateway.lake.values.leaves import sortable_bytes
 from gateway.lake.values.types import stored_form
-from gateway.lake.writing.keys import Key, violation
+from gateway.lake.writing.keys import Key, values_of, violation
 
 SOME_UUID = str(uuid.UUID(int=7))
 
@@ -34,3 +34,8 @@ def test_a_key_is_shown_as_its_client_wrote_it(kind: pa.DataType, stored: Any, s
     column = Column("k", form.arrow, True, None, None, "k", None, form)
     message = violation(Key((column,), is_primary=True), {"k": stored}).message
     assert message == f'Duplicate key "k: {shown}" violates primary key constraint.'
+
+
+def test_a_key_that_python_has_no_value_for_is_shown_all_the_same() -> None:
+    row = pa.table({"at": pa.array([253402300800_000_000, None], pa.timestamp("us", "UTC")), "k": [1, 2]}).slice(0, 1)
+    assert values_of(row) == {"at": "10000-01-01 00:00:00.000000Z", "k": 1}

@@ -11,7 +11,9 @@ import pytest
 from deltalake import write_deltalake
 
 from gateway.errors import UnavailableError, UnsupportedError
+from gateway.lake.reading.routes import Routes
 from gateway.lake.spark.engine import Spark
+from gateway.settings import ScanSettings
 from tests.builders import Lake
 from tests.lake.reading import open_table, read
 
@@ -101,6 +103,24 @@ def test_one_far_int96_file_among_good_ones_sends_the_scan_to_spark(lake: Lake, 
     lake.fill("t", "VALUES (TIMESTAMP'0001-01-01')")
     result = read(table.current())
     assert (result.report.route, result.column("ts")) == ("spark", [FIRST_DAY, LAST_DAY])
+
+
+class Forgetful(dict[str, bool]):
+    """A memory that others clear as soon as something is in it."""
+
+    def __setitem__(self, key: str, value: bool) -> None:
+        super().__setitem__(key, value)
+        self.clear()
+
+
+def test_a_memory_of_footers_that_is_cleared_meanwhile_costs_a_look_and_no_error(tmp_path: Path) -> None:
+    for moment in (LAST_DAY, FIRST_DAY):
+        rows = pa.table({"ts": pa.array([moment], pa.timestamp("us", "UTC"))})
+        write_deltalake(tmp_path / "t", rows, mode="append")
+    routes = Routes(ScanSettings())
+    routes._checked = Forgetful()
+    snapshot = open_table(tmp_path / "t").current().log
+    assert routes.choose(snapshot, snapshot.schema.columns).engine == "direct"
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ from gateway.lake.pushdown.spark import Spark
 from gateway.lake.pushdown.statistics import guarded
 from gateway.wire.filter_tree import Expression
 
-__all__ = ["Binding", "Bindings", "Engine", "Translation", "say_datafusion", "to_datafusion", "to_spark"]
+__all__ = ["Binding", "Bindings", "Engine", "Translation", "say_datafusion", "say_spark", "to_datafusion", "to_spark"]
 
 P = TypeVar("P")
 
@@ -73,6 +73,11 @@ def to_spark(conjuncts: Sequence[Expression], bindings: Bindings) -> Translation
 def say_datafusion(condition: Condition) -> str | None:
     """A condition of the gateway's own, word for word; None where it says nothing."""
     return _say(DataFusion(), condition)
+
+
+def say_spark(condition: Condition) -> Column | None:
+    """The same for Spark; a list too long for it is said as its range."""
+    return _say(Spark(), condition)
 
 
 def _translate(engine: Engine[P], conjuncts: Sequence[Expression], bindings: Bindings) -> Translation[P]:

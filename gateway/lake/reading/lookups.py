@@ -1,20 +1,19 @@
-"""Rows by their ids, read with the direct reader at one version."""
+"""Rows of one version by their ids, and columns of the rows that a condition names."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from gateway.errors import PreconditionError
-from gateway.lake.pushdown.conditions import AllOf, Among, AnyOf, Compare, Condition, Target
-from gateway.lake.pushdown.datafusion import quote_identifier
-from gateway.lake.pushdown.translation import say_datafusion
+from gateway.lake.pushdown.conditions import ALWAYS, AllOf, Among, AnyOf, Compare, Condition, Target
+from gateway.lake.reading.own_reads import Selection
 from gateway.lake.tables.id_sets import Range, few_ranges
 from gateway.lake.tables.schemas import Column
-from gateway.lake.tables.snapshots import BATCH_ROWS, TABLE, LogSnapshot
+from gateway.lake.tables.snapshots import LogSnapshot
 from gateway.wire.filter_tree import Operator
 
 _LISTED = 2_000
@@ -24,24 +23,38 @@ _RANGES = 64
 RowIds: TypeAlias = pa.Array | pa.ChunkedArray
 
 
+def select(
+    snapshot: LogSnapshot, columns: Sequence[Column], condition: Condition = ALWAYS, row_ids: pa.Array | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Batches of the stored columns, of at least the rows for which the condition is true."""
+    return snapshot.rows(Selection(tuple(columns), condition, row_ids))
+
+
 def rows_by_id(snapshot: LogSnapshot, row_ids: RowIds, columns: Sequence[Column]) -> pa.Table:
     """The rows with these ids: the id first, then the columns. An id that is stored twice is refused."""
     rowid = snapshot.schema.rowid
     assert rowid is not None
-    names = ", ".join(quote_identifier(column.name) for column in [rowid, *columns])
     stored = pa.schema([(column.name, column.type) for column in [rowid, *columns]])
     wanted = distinct(row_ids)
     if len(wanted) == 0:
         return stored.empty_table()
-    condition = say_datafusion(ids_condition(rowid, wanted.to_pylist()))
-    sql = f"SELECT {names} FROM {TABLE} WHERE {condition}"  # noqa: S608 - quoted names, rendered numbers
-    found = snapshot.query(sql, BATCH_ROWS[0]).read_all().cast(stored)
-    found = found.filter(pc.is_in(found.column(0), wanted))
+    condition = ids_condition(rowid, wanted.to_pylist())
+    found = pa.Table.from_batches(
+        # Each batch is filtered as it comes: what the engine has to look through is not kept.
+        [_with_ids(batch, wanted) for batch in select(snapshot, [rowid, *columns], condition, wanted)],
+        stored,
+    )
     if len(pc.unique(found.column(0))) < found.num_rows:
         raise PreconditionError(
             f"table '{snapshot.table}' holds a row id twice; run `deltaport adopt {snapshot.table}` and try again"
         )
     return found
+
+
+def _with_ids(batch: pa.RecordBatch, wanted: pa.Array) -> pa.RecordBatch:
+    is_wanted = pc.is_in(batch.column(0), wanted)
+    # A batch of which all is kept stays as it is; a filtered one is a copy, which lets go of the others.
+    return batch if pc.all(is_wanted).as_py() else batch.filter(is_wanted)
 
 
 def distinct(row_ids: RowIds) -> pa.Array:

@@ -7,6 +7,7 @@ asked for are null, made once per type and reused.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -15,11 +16,9 @@ import pyarrow.compute as pc
 from gateway.catalog.capabilities import ScanRequest
 from gateway.errors import RequestError
 from gateway.lake.tables.schemas import Column, TableSchema, is_rowid, told_type
-from gateway.lake.tables.snapshots import LogSnapshot
 from gateway.lake.values.codec import decode
 from gateway.settings import ScanSettings
 
-_EXPANSION = 4  # how much larger rows are in memory than in files, about
 _NEGLIGIBLE = 64 << 10  # bytes in a batch that are not worth a copy
 
 
@@ -80,26 +79,21 @@ class Widener:
         return nulls.slice(0, rows)
 
 
-def rows_per_batch(projection: Projection, snapshot: LogSnapshot, settings: ScanSettings) -> int:
-    """How many rows make a batch of about the wanted bytes, as far as types and the log can tell."""
-    width = sum(_type_bytes(field.type) for field in projection.shape)
-    if any(_is_boundless(column.type) for column in projection.reads):
-        width = max(width, _EXPANSION * snapshot.stored_row_bytes)
+def rows_per_batch(kinds: Iterable[pa.DataType], boundless_bytes: int, settings: ScanSettings) -> int:
+    """How many rows of these types make a batch of about the wanted bytes.
+
+    `boundless_bytes` is what their values without a fixed width take in a wide row.
+    """
+    width = max(sum(type_bytes(kind) for kind in kinds), boundless_bytes, 1)
     return max(1, min(settings.batch_rows, settings.batch_bytes // width))
 
 
-def _is_boundless(kind: pa.DataType) -> bool:
-    if kind.num_fields:
-        return pa.types.is_list(kind) or pa.types.is_map(kind) or any(_is_boundless(field.type) for field in kind)
-    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
-
-
-def _type_bytes(kind: pa.DataType) -> int:
+def type_bytes(kind: pa.DataType) -> int:
     """What a value takes on the wire; nulls take their width too."""
     if pa.types.is_fixed_size_list(kind):
-        return int(kind.list_size) * _type_bytes(kind.value_type)
+        return int(kind.list_size) * type_bytes(kind.value_type)
     if kind.num_fields:
-        return 8 + 4 * sum(_type_bytes(kind.field(index).type) for index in range(kind.num_fields))
+        return 8 + 4 * sum(type_bytes(kind.field(index).type) for index in range(kind.num_fields))
     try:
         return max(1, int(kind.bit_width) // 8)
     except ValueError:
@@ -108,10 +102,41 @@ def _type_bytes(kind: pa.DataType) -> int:
 
 def pieces_of(batch: pa.RecordBatch, max_bytes: int) -> list[pa.RecordBatch]:
     """A batch halved until no part is much larger than `max_bytes`; wide rows defy every guess made before."""
-    if batch.num_rows < 2 or _is_within(batch, 2 * max_bytes):
-        return [_compact(batch)]
+    return [_compact(part) for part in _halved(batch, lambda part: _is_within(part, 2 * max_bytes))]
+
+
+def before_decoding(batch: pa.RecordBatch, max_bytes: int) -> list[pa.RecordBatch]:
+    """A batch of the direct reader in parts that stay of about `max_bytes` when views become plain values.
+
+    Views may show one value many times over, and decoding repeats it.
+    """
+    if not any(_shrinks_by_views(column.type) for column in batch.columns):
+        return [batch]
+    return _halved(batch, lambda part: decoded_bytes(part) <= 2 * max_bytes)
+
+
+def decoded_bytes(batch: pa.RecordBatch) -> int:
+    """What the values of a batch take without views; texts at the top stay views."""
+    return sum(
+        _content_bytes(column) if _shrinks_by_views(column.type) else int(column.nbytes) for column in batch.columns
+    )
+
+
+def _shrinks_by_views(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary_view(kind)) or any(_has_views(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def _has_views(kind: pa.DataType) -> bool:
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        return True
+    return any(_has_views(kind.field(index).type) for index in range(kind.num_fields))
+
+
+def _halved(batch: pa.RecordBatch, is_small: Callable[[pa.RecordBatch], bool]) -> list[pa.RecordBatch]:
+    if batch.num_rows < 2 or is_small(batch):
+        return [batch]
     half = batch.num_rows // 2
-    return [*pieces_of(batch.slice(0, half), max_bytes), *pieces_of(batch.slice(half), max_bytes)]
+    return [*_halved(batch.slice(0, half), is_small), *_halved(batch.slice(half), is_small)]
 
 
 def _is_within(batch: pa.RecordBatch, max_bytes: int) -> bool:
@@ -137,11 +162,21 @@ def _is_mostly_unseen(array: pa.Array) -> bool:
 
 
 def _content_bytes(array: pa.Array) -> int:
-    """The bytes that a reader of this array sees, which for views are fewer than the buffers have."""
-    if not pa.types.is_string_view(array.type) or len(array) == 0:
+    """The bytes that a reader of this array sees, which for views are not those that the buffers have."""
+    types, kind = pa.types, array.type
+    if len(array) == 0 or not _has_views(kind):
         return int(array.nbytes)
-    # A view is four numbers of 32 bits, the first of them the text's length.
+    if types.is_struct(kind):
+        return sum(_content_bytes(part) for part in array.flatten())
+    if types.is_map(kind):
+        first, last = (array.offsets[place].as_py() for place in (0, -1))
+        return 4 * len(array) + sum(
+            _content_bytes(part.slice(first, last - first)) for part in (array.keys, array.items)
+        )
+    if kind.num_fields:
+        return 4 * len(array) + _content_bytes(array.flatten())
+    # A view is four numbers of 32 bits, the first of them the value's length.
     numbers = pa.Array.from_buffers(pa.int32(), 4 * (array.offset + len(array)), [None, array.buffers()[1]])
     lengths = pc.list_element(pa.FixedSizeListArray.from_arrays(numbers, 4).slice(array.offset), 0)
-    seen = pc.sum(pc.if_else(array.is_valid(), lengths, 0)).as_py()
+    seen = pc.sum(pc.if_else(array.is_valid(), lengths, 0).cast(pa.int64())).as_py()
     return 16 * len(array) + int(seen)

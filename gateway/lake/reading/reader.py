@@ -7,24 +7,35 @@ memory, gives exactly the told shape, and can be closed from another thread.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 import structlog
 
 from gateway.catalog.capabilities import BatchStream, Chunk, ScanReport, ScanRequest
-from gateway.errors import CancelledError, GatewayError, InternalError
+from gateway.errors import CancelledError
 from gateway.lake.pushdown.datafusion import DataFusion, quote_identifier
 from gateway.lake.pushdown.translation import Binding, Bindings, to_datafusion
-from gateway.lake.reading.projection import Projection, Widener, pieces_of, project, rows_per_batch
+from gateway.lake.reading.direct import Explained, engine_rows
+from gateway.lake.reading.own_reads import OwnReads, Selection
+from gateway.lake.reading.projection import (
+    Projection,
+    Widener,
+    before_decoding,
+    decoded_bytes,
+    pieces_of,
+    project,
+    rows_per_batch,
+)
 from gateway.lake.reading.pruning import surviving_files
 from gateway.lake.reading.routes import Routes
 from gateway.lake.reading.slices import cut, slice_predicate
 from gateway.lake.reading.spark_reader import SparkStream
+from gateway.lake.reading.widths import Widths
 from gateway.lake.spark.engine import Spark
 from gateway.lake.tables.schemas import ROWID, TableSchema, is_rowid
-from gateway.lake.tables.snapshots import BATCH_ROWS, TABLE, LogSnapshot
+from gateway.lake.tables.snapshots import TABLE, LogSnapshot
 from gateway.settings import ScanSettings
 from gateway.wire.filters import columns_of
 from gateway.wire.tickets import Slice
@@ -39,6 +50,12 @@ class Readers:
         self._settings = settings
         self._spark = spark
         self._routes = Routes(settings)
+        self._widths = Widths()
+        self._own = OwnReads(settings, spark, self._routes, self._widths)
+
+    def read_rows(self, snapshot: LogSnapshot, selection: Selection) -> Iterator[pa.RecordBatch]:
+        """What the gateway reads for itself."""
+        return self._own.read(snapshot, selection)
 
     def slices(self, snapshot: LogSnapshot, request: ScanRequest) -> list[Slice | None]:
         if snapshot.size.files == 0:
@@ -58,10 +75,12 @@ class Readers:
         report.files_total = snapshot.size.files
         report.files_pruned = snapshot.size.files - len(files)
         if route.engine == "spark":
-            return SparkStream(self._spark, snapshot, projection, request, bindings, self._settings, report)
+            return SparkStream(
+                self._spark, snapshot, projection, request, bindings, self._settings, report, self._widths, files
+            )
         pieces = cut(snapshot, files, request.slice, self._settings.piece_bytes, at_most=10_000)
         query = _direct_query(request, projection, bindings, report)
-        return DirectStream(snapshot, projection, query, pieces, self._settings, report)
+        return DirectStream(snapshot, projection, query, pieces, self._settings, report, self._widths, files)
 
 
 def bindings_of(schema: TableSchema, shape: pa.Schema) -> Bindings:
@@ -106,9 +125,14 @@ class DirectStream:
         pieces: list[Slice | None],
         settings: ScanSettings,
         report: ScanReport,
+        widths: Widths,
+        files: Sequence[int],
     ) -> None:
         self.report = report
         self._snapshot = snapshot
+        self._widths = widths
+        self._files = files
+        self._row_bytes: int | None = None
         self._projection = projection
         self._query = query
         self._pieces = pieces
@@ -126,8 +150,9 @@ class DirectStream:
             while (batch := self._next()) is not None:
                 seen += batch.num_rows
                 progress = min(1.0, max(index / len(self._pieces), seen / total if total else 0.0))
-                for part in pieces_of(widener.widen(batch), self._settings.batch_bytes):
-                    yield Chunk(part, progress)
+                for narrow in self._parts(batch):
+                    for part in pieces_of(widener.widen(narrow), self._settings.batch_bytes):
+                        yield Chunk(part, progress)
 
     def close(self) -> None:
         with self._lock:
@@ -157,28 +182,20 @@ class DirectStream:
             if batch.num_rows:
                 return batch
 
+    def _parts(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        parts = before_decoding(batch, self._settings.batch_bytes)
+        if len(parts) > 1:
+            row_bytes = decoded_bytes(batch) // batch.num_rows
+            self._row_bytes = max(self._row_bytes or 0, row_bytes)
+            self._widths.saw(self._snapshot, self._projection.reads, row_bytes)
+        return parts
+
     def _batch_rows(self) -> int:
-        wanted = rows_per_batch(self._projection, self._snapshot, self._settings)
-        return next((rows for rows in BATCH_ROWS if rows <= wanted), BATCH_ROWS[-1])
+        if self._row_bytes is None:
+            reads = self._projection.reads
+            self._row_bytes = self._widths.row_bytes(self._snapshot, reads, self._files, expands_texts=False)
+        kinds = (field.type for field in self._projection.shape)
+        return engine_rows(rows_per_batch(kinds, self._row_bytes, self._settings))
 
-    def _explained(self) -> _Explained:
-        return _Explained(self._snapshot)
-
-
-class _Explained:
-    """The engine's errors in our words; what it said itself, with its paths, goes to the log only."""
-
-    def __init__(self, snapshot: LogSnapshot) -> None:
-        self._snapshot = snapshot
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if error is None or isinstance(error, GatewayError | StopIteration | GeneratorExit | KeyboardInterrupt):
-            return
-        self._snapshot.check_in_place()
-        table, version, text = self._snapshot.table, self._snapshot.version, str(error).lower()
-        if "not found" in text or "no such file" in text:
-            raise InternalError(f"table '{table}': a data file of version {version} is missing") from error
-        raise InternalError(f"table '{table}': version {version} cannot be read") from error
+    def _explained(self) -> Explained:
+        return Explained(self._snapshot)

@@ -7,19 +7,18 @@ the log line and the metric.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from gateway.errors import UnsupportedError
+from gateway.lake.reading.files import open_data_file
 from gateway.lake.tables.schemas import Column
 from gateway.lake.tables.snapshots import LogSnapshot
-from gateway.lake.tables.storage import Folder
 from gateway.settings import ScanSettings
 
 # Known to be refused by the direct reader, which opens such tables all the same; named for the metric.
@@ -29,6 +28,7 @@ _REFUSED_FEATURES = frozenset({"typeWidening", "typeWidening-preview"})
 _SAFE_FROM = datetime(1677, 9, 22, tzinfo=UTC)
 _SAFE_TO = datetime(2262, 4, 11, tzinfo=UTC)
 _MAX_FOOTERS = 64  # opened for one decision; beyond that Spark is the quicker answer
+_MOST_REMEMBERED = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +38,14 @@ class Route:
 
 
 class Routes:
-    """Chooses routes. Thread-safe: its memory of footers is only ever added to."""
+    """Chooses routes. Thread-safe: its memory of footers is added to, or dropped as a whole."""
 
     def __init__(self, settings: ScanSettings) -> None:
         self._settings = settings
         self._checked: dict[str, bool] = {}
 
     def choose(self, snapshot: LogSnapshot, columns: Iterable[Column]) -> Route:
-        times = [c for c in columns if _holds_instant(c.type) and c.name not in snapshot.partition_columns]
+        times = _instants(snapshot, columns)
         if self._settings.engine == "spark":
             return Route("spark", "configured")
         if self._settings.engine == "direct":
@@ -62,22 +62,40 @@ class Routes:
             return Route("spark", "int96")
         return Route("direct", "default")
 
-    def _instants_are_safe(self, snapshot: LogSnapshot, columns: list[Column]) -> bool:
+    def is_direct_right(self, snapshot: LogSnapshot, columns: Iterable[Column], files: Sequence[int]) -> bool:
+        """Whether the direct reader takes the table and gets these columns right in these files.
+
+        For what the gateway reads for itself, whichever engine is configured for scans.
+        """
+        times = _instants(snapshot, columns)
+        if _REFUSED_FEATURES & snapshot.reader_features or not snapshot.is_directly_readable:
+            return False
+        return self._instants_are_safe(snapshot, times, files)
+
+    def _instants_are_safe(
+        self, snapshot: LogSnapshot, columns: list[Column], files: Sequence[int] | None = None
+    ) -> bool:
         if not columns:
             return True
         unproven = unproven_files(snapshot, columns)
-        paths: list[str] = snapshot.files.column("path").filter(pa.array(unproven)).to_pylist()
-        unknown = [path for path in paths if self._key(snapshot, path) not in self._checked]
+        places = range(len(unproven)) if files is None else files
+        wanted = pa.array([place for place in places if unproven[place]], pa.int64())
+        paths: list[str] = snapshot.files.column("path").take(wanted).to_pylist()
+        known = {path: self._checked.get(self._key(snapshot, path)) for path in paths}
+        unknown = [path for path, is_safe in known.items() if is_safe is None]
         if len(unknown) > _MAX_FOOTERS:
             return False
-        for path in unknown:
-            self._remember(snapshot, path)
-        return all(self._checked[self._key(snapshot, path)] for path in paths)
+        return all(is_safe is not False for is_safe in known.values()) and all(
+            self._look_at(snapshot, path) for path in unknown
+        )
 
-    def _remember(self, snapshot: LogSnapshot, path: str) -> None:
-        if len(self._checked) > 100_000:
+    def _look_at(self, snapshot: LogSnapshot, path: str) -> bool:
+        """Whether a file has no INT96, by its footer; remembered, but others may clear that at any moment."""
+        is_safe = not _has_int96(lambda: _footer(snapshot, path))
+        if len(self._checked) > _MOST_REMEMBERED:
             self._checked.clear()
-        self._checked[self._key(snapshot, path)] = not _has_int96(lambda: _footer(snapshot, path))
+        self._checked[self._key(snapshot, path)] = is_safe
+        return is_safe
 
     @staticmethod
     def _key(snapshot: LogSnapshot, path: str) -> str:
@@ -107,6 +125,10 @@ def _column_proven(snapshot: LogSnapshot, column: Column) -> pa.Array:
     return combined.combine_chunks() if isinstance(combined, pa.ChunkedArray) else combined
 
 
+def _instants(snapshot: LogSnapshot, columns: Iterable[Column]) -> list[Column]:
+    return [c for c in columns if _holds_instant(c.type) and c.name not in snapshot.partition_columns]
+
+
 def _holds_instant(kind: pa.DataType) -> bool:
     if pa.types.is_timestamp(kind):
         return kind.tz is not None
@@ -114,12 +136,7 @@ def _holds_instant(kind: pa.DataType) -> bool:
 
 
 def _footer(snapshot: LogSnapshot, path: str) -> pq.FileMetaData:
-    if "://" in path or path.startswith("/"):
-        folder, name = Folder.open(path.rsplit("/", 1)[0]), path.rsplit("/", 1)[1]
-    else:
-        folder, name = Folder.open(snapshot.uri), path
-    # Paths in the log are URL-encoded.
-    with folder.open_file(unquote(name)) as file:
+    with open_data_file(snapshot, path) as file:
         return pq.read_metadata(file)
 
 

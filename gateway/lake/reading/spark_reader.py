@@ -1,16 +1,11 @@
-"""Reading through Spark, as a stream with bounded memory.
-
-Spark's `toArrow` collects a whole result. Here one partition at a time becomes
-Arrow batches in the JVM and comes over a local socket when it is asked for, so
-a slow client holds up the job instead of filling memory.
-"""
+"""A scan through Spark, in the told shape; it can be closed from another thread, whatever the JVM does."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +16,8 @@ from gateway.lake.pushdown.spark import Spark as SparkWords
 from gateway.lake.pushdown.translation import Bindings, to_spark
 from gateway.lake.reading.projection import Projection, Widener, pieces_of, rows_per_batch
 from gateway.lake.reading.slices import slice_predicate
+from gateway.lake.reading.spark_batches import SparkBatches, begun_apart, in_background, in_small_partitions
+from gateway.lake.reading.widths import Widths
 from gateway.lake.spark.engine import Profile, Spark, State, quoted
 from gateway.lake.tables.snapshots import LogSnapshot
 from gateway.settings import ScanSettings
@@ -38,6 +35,8 @@ class SparkStream:
         bindings: Bindings,
         settings: ScanSettings,
         report: ScanReport,
+        widths: Widths,
+        files: Sequence[int],
     ) -> None:
         self.report = report
         self._spark = spark
@@ -46,9 +45,12 @@ class SparkStream:
         self._request = request
         self._bindings = bindings
         self._settings = settings
+        self._widths = widths
+        self._files = files
         self._lock = threading.Lock()
         self._group = f"scan-{uuid.uuid4()}"
         self._context: Any = None
+        self._batches: SparkBatches | None = None
         self._closed = False
         if spark.state is not State.READY:
             raise UnavailableError(f"table '{snapshot.table}' needs Spark ({report.route_reason}): {spark.reason}")
@@ -56,8 +58,8 @@ class SparkStream:
     def __iter__(self) -> Iterator[Chunk]:
         widener = Widener(self._projection)
         seen, total = 0, self._snapshot.size.rows or 0
-        with self._explained(), self._spark.session(Profile.SCAN) as session:
-            for batch in self._batches(session):
+        with self._explained():
+            for batch in self._read():
                 seen += batch.num_rows
                 progress = min(1.0, seen / total) if total else 0.0
                 for part in pieces_of(widener.widen(batch), self._settings.batch_bytes):
@@ -67,29 +69,42 @@ class SparkStream:
         with self._lock:
             self._closed = True
             context, self._context = self._context, None
+            batches, self._batches = self._batches, None
+        if batches is not None:
+            batches.cut()
         if context is not None:
-            with contextlib.suppress(Exception):  # a JVM that is gone has nothing to cancel
-                context.cancelJobGroup(self._group)
+            # Not here: a JVM that does not answer would hold up whoever closes.
+            in_background(lambda: context.cancelJobGroup(self._group))
 
-    def _batches(self, session: Any) -> Iterator[pa.RecordBatch]:
-        frame = self._frame(session)
-        schema = _arrow_schema(frame)
-        context = session.sparkContext
-        with self._lock:
-            if self._closed:
-                raise CancelledError("the scan was cancelled")
-            self._context = context
-        # The serving thread in the JVM inherits the job group of the thread that starts it.
-        context.setJobGroup(self._group, "deltaport scan", interruptOnCancel=True)
-        rows = rows_per_batch(self._projection, self._snapshot, self._settings)
-        rdd = frame._jdf.toArrowBatchRdd(rows, "UTC", True, False)
-        served = context._jvm.PythonRDD.toLocalIteratorAndServe(rdd, True)
-        for message in _messages(served):
-            if self._closed:
-                raise CancelledError("the scan was cancelled")
-            batch = pa.ipc.read_record_batch(pa.py_buffer(message), schema)
-            if batch.num_rows:
+    def _read(self) -> Iterator[pa.RecordBatch]:
+        batches = begun_apart(self._begin, lambda: self._closed)
+        try:
+            with self._lock:
+                self._refuse_closed()
+                self._batches = batches
+            for batch in batches:
+                self._refuse_closed()
                 yield batch
+            self._context = None  # all its jobs are done
+        finally:
+            batches.release()
+
+    def _begin(self) -> SparkBatches:
+        reads, shape = self._projection.reads, self._projection.shape
+        row_bytes = self._widths.row_bytes(self._snapshot, reads, self._files, expands_texts=True)
+        rows = rows_per_batch((field.type for field in shape), row_bytes, self._settings)
+        with self._spark.session(Profile.SCAN) as session:
+            with self._lock:
+                self._refuse_closed()
+                self._context = session.sparkContext
+            # What serves the batches in the JVM inherits the job group of this thread, which ends here.
+            session.sparkContext.setJobGroup(self._group, "deltaport scan", interruptOnCancel=True)
+            frame = in_small_partitions(self._frame(session), self._snapshot, self._files, reads, row_bytes)
+            return SparkBatches(frame, rows)
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise CancelledError("the scan was cancelled")
 
     def _frame(self, session: Any) -> Any:
         from pyspark.sql import functions
@@ -119,21 +134,3 @@ class SparkStream:
             raise InternalError(
                 f"table '{self._snapshot.table}': Spark cannot read version {self._snapshot.version}"
             ) from error
-
-
-def _arrow_schema(frame: Any) -> pa.Schema:
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    return to_arrow_schema(frame.schema, timezone="UTC")
-
-
-def _messages(served: Any) -> Iterator[bytes]:
-    """Arrow messages off the socket; leaving early tells the JVM to stop."""
-    from pyspark.serializers import FramedSerializer
-    from pyspark.util import _local_iterator_from_socket
-
-    class Raw(FramedSerializer):  # type: ignore[misc]
-        def loads(self, message: bytes) -> bytes:
-            return message
-
-    yield from _local_iterator_from_socket(served, Raw())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -47,6 +47,26 @@ class IdSet:
 
     def __len__(self) -> int:
         return sum(high - low + 1 for low, high in self.ranges)
+
+    def split(self, ordered: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+        """Ids in order, as those that are in the set and the others; searches for the ranges or for the ids,
+        whichever are fewer."""
+        if len(ordered) <= len(self.ranges):
+            inside = [row_id for row_id in ordered if row_id in self]
+            return inside, ordered if not inside else [row_id for row_id in ordered if row_id not in self]
+        inside, done = [], 0
+        outside: list[int] = []
+        for low, high in self.ranges:
+            start = bisect_left(ordered, low, done)
+            end = bisect_right(ordered, high, start)
+            if start < end:
+                inside += ordered[start:end]
+                outside += ordered[done:start]
+                done = end
+        if not inside:
+            return inside, ordered
+        outside += ordered[done:]
+        return inside, outside
 
     def overlaps(self, other: IdSet) -> bool:
         few, many = sorted((self, other), key=lambda each: len(each.ranges))

@@ -30,14 +30,18 @@ from gateway.lake.tables.storage import Folder, Stamp
 
 LOG = "_delta_log"
 _KEPT_SNAPSHOTS = 8
+# What the log says of a file takes half a kilobyte, and as much again or more in a handle of an older version.
+_KEPT_FILES = 40_000
 # Rows per batch are fixed when a table is registered with the engine, so a snapshot is
 # registered once per size, when a scan first needs that size by its row width.
-BATCH_ROWS = (131_072, 65_536, 32_768, 16_384, 2_048, 256, 32)
+BATCH_ROWS = (131_072, 65_536, 32_768, 16_384, 2_048, 256, 32, 8, 1)
 MARK_APPLICATION = "deltaport.rowid"  # the `txn` action that keeps a table's highest row id
 # How the log reader begins when it read everything and knows that it must not go on.
 _REFUSAL = re.compile(r"(?:[A-Za-z ]+: )*Unsupported\b")
 # Runs a function with a handle at the snapshot's own version.
 UseTable = Callable[[Callable[[DeltaTable], Any]], Any]
+# Reads rows of a snapshot by the engine that gets them right; given by the room that knows both engines.
+ReadRows = Callable[["LogSnapshot", Any], Iterator[pa.RecordBatch]]
 TABLE = "t"  # the name a snapshot has in the engine's SQL
 
 
@@ -58,14 +62,15 @@ class LogSnapshot:
     files: pa.Table = field(repr=False)
     _using: UseTable = field(repr=False)
     _is_retired: Callable[[], bool] = field(repr=False)
+    _read_rows: ReadRows | None = field(default=None, repr=False)
     _builders: dict[int, QueryBuilder] = field(default_factory=dict, repr=False)
 
     @cached_property
     def size(self) -> Size:
         # Rows deleted through deletion vectors are counted: an upper bound, which is what planners need.
         known = self.files.column("num_records")
-        rows = None if known.null_count else sum(known.to_pylist())
-        return Size(rows, sum(self.files.column("size_bytes").to_pylist()), self.files.num_rows)
+        rows = None if known.null_count else pc.sum(known, min_count=0).as_py()
+        return Size(rows, pc.sum(self.files.column("size_bytes"), min_count=0).as_py(), self.files.num_rows)
 
     @cached_property
     def rowid_mark(self) -> int:
@@ -76,8 +81,9 @@ class LogSnapshot:
     @cached_property
     def stored_row_bytes(self) -> int:
         """What a row takes in the file with the widest rows; 0 where the log does not say."""
-        sizes, rows = (self.files.column(name).to_pylist() for name in ("size_bytes", "num_records"))
-        return max((size // count for size, count in zip(sizes, rows, strict=True) if count), default=0)
+        filled = self.files.filter(pc.greater(self.files.column("num_records"), 0))
+        widest = pc.max(pc.divide(filled.column("size_bytes"), filled.column("num_records"))).as_py()
+        return 0 if widest is None else int(widest)
 
     def file_values(self, column: Column, kind: str) -> pa.ChunkedArray | None:
         """Each file's `min`, `max` or `null_count` of a column, None if not kept; a partition's value is both."""
@@ -105,6 +111,11 @@ class LogSnapshot:
         if self._is_retired():
             raise NotFoundError(f"table '{self.table}' was dropped or renamed while it was read")
 
+    def rows(self, selection: Any) -> Iterator[pa.RecordBatch]:
+        """Read for the gateway itself; `reading.lookups` says what a selection is."""
+        assert self._read_rows is not None, "these snapshots were made without a reader"
+        return self._read_rows(self, selection)
+
     def query(self, sql: str, batch_rows: int) -> pa.RecordBatchReader:
         """Start a query of the direct reader.
 
@@ -125,11 +136,12 @@ class LogSnapshot:
 class Snapshots:
     """The snapshots of one table. Thread-safe: one lock guards the head and the kept ones."""
 
-    def __init__(self, table: str, folder: Folder, rowid_column: str) -> None:
+    def __init__(self, table: str, folder: Folder, rowid_column: str, read_rows: ReadRows | None = None) -> None:
         self._table = table
         self._folder = folder
         self._log = folder.child(LOG)
         self._rowid_column = rowid_column
+        self._read_rows = read_rows
         self._lock = threading.Lock()
         self._head: DeltaTable | None = None
         self._head_stamp: Stamp | None = None
@@ -215,12 +227,22 @@ class Snapshots:
                 partial(self._use_at, version, self._life) if table is self._head else lambda use: use(table)
             )
             snapshot = self._kept[version] = _read(
-                self._table, self._folder.uri, table, self._rowid_column, using, lambda: self._is_closed
+                self._table,
+                self._folder.uri,
+                table,
+                self._rowid_column,
+                using,
+                lambda: self._is_closed,
+                self._read_rows,
             )
         self._kept.move_to_end(version)
-        while len(self._kept) > _KEPT_SNAPSHOTS:
+        while len(self._kept) > 1 and self._keeps_too_much():
             self._kept.popitem(last=False)
         return snapshot
+
+    def _keeps_too_much(self) -> bool:
+        files = sum(kept.files.num_rows for kept in self._kept.values())
+        return len(self._kept) > _KEPT_SNAPSHOTS or files > _KEPT_FILES
 
     def _use_at(self, version: int, life: int, use: Callable[[DeltaTable], Any]) -> Any:
         """Run something with a handle at a version that was the head; under the lock, which keeps the head there."""
@@ -245,7 +267,13 @@ class Snapshots:
 
 
 def _read(
-    name: str, uri: str, table: DeltaTable, rowid_column: str, using: UseTable, is_retired: Callable[[], bool]
+    name: str,
+    uri: str,
+    table: DeltaTable,
+    rowid_column: str,
+    using: UseTable,
+    is_retired: Callable[[], bool],
+    read_rows: ReadRows | None,
 ) -> LogSnapshot:
     metadata, protocol = table.metadata(), table.protocol()
     return LogSnapshot(
@@ -264,6 +292,7 @@ def _read(
         files=pa.table(table.get_add_actions()),
         _using=using,
         _is_retired=is_retired,
+        _read_rows=read_rows,
     )
 
 

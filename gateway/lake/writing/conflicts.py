@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import threading
+from bisect import insort
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -47,48 +48,58 @@ class Conflicts:
         base = context.read_version if context.conflict_base is None else context.conflict_base
         if base is None:
             return
-        by_base: dict[int, list[int]] = {}
+        left: Sequence[int] = sorted(row_ids)
+        since: dict[int, list[int]] = {}
         neighbours: dict[int, list[int]] = {}
-        for row_id in row_ids:
-            own = next((own for own in reversed(context.own) if row_id in own.row_ids), None)
-            by_base.setdefault(base if own is None else own.version, []).append(row_id)
-            if own is not None and isinstance(own.row_ids, IdSet) and not own.row_ids.is_exact:
-                neighbours.setdefault(own.version, []).append(row_id)
-        for since, ids in by_base.items():
-            self._check_between(head, since, ids, context.altered)
+        for own in reversed(context.own):  # the newest write of a row counts
+            if not left:
+                break
+            mine, left = _split(own.row_ids, left)
+            if mine:
+                since.setdefault(own.version, []).extend(mine)
+                if isinstance(own.row_ids, IdSet) and not own.row_ids.is_exact:
+                    neighbours.setdefault(own.version, []).extend(mine)
+        if left:
+            since.setdefault(base, []).extend(left)
+        self._check_between(head, since, context.altered)
         for own_version, ids in neighbours.items():
             # Perhaps not the transaction's own rows but others between them: they count from the base on, too.
-            self._check_between(self._snapshots.at(own_version - 1), base, ids, context.altered)
+            self._check_between(self._snapshots.at(own_version - 1), {base: ids}, context.altered)
 
-    def _check_between(self, head: LogSnapshot, base: int, row_ids: Sequence[int], altered: Sequence[int]) -> None:
+    def _check_between(self, head: LogSnapshot, since: Mapping[int, list[int]], altered: Sequence[int]) -> None:
         """An ALTER of one's own is no conflict, though it may rewrite every row: what came before and after it is."""
-        for version in sorted(version for version in altered if base < version <= head.version):
-            self._check_since(self._snapshots.at(version - 1), base, row_ids)
-            base = version
-        self._check_since(head, base, row_ids)
+        for version in sorted(version for version in altered if version <= head.version):
+            earlier = {base: ids for base, ids in since.items() if base < version}
+            if earlier:
+                self._check_since(self._snapshots.at(version - 1), earlier)
+                since = {base: ids for base, ids in since.items() if base > version} | {
+                    version: [row_id for ids in (*earlier.values(), since.get(version, ())) for row_id in ids]
+                }
+        self._check_since(head, since)
 
-    def _check_since(self, head: LogSnapshot, base: int, row_ids: Sequence[int]) -> None:
-        if base >= head.version:
-            return
-        suspects = self._touched_since(head, base, row_ids)
-        if not suspects:
-            return
-        before = self._snapshots.at(base)
-        suspected = pa.array(suspects, pa.int64())
-        if _have_changed(before, head, suspected):
-            raise ConflictError(
-                f"conflict: rows of table '{self._table}' changed between version {base} and {head.version}; try again"
-            )
+    def _check_since(self, head: LogSnapshot, since: Mapping[int, list[int]]) -> None:
+        """Rows by the version from which on they must not have changed."""
+        for base, suspects in self._touched_since(head, since).items():
+            if _have_changed(self._snapshots.at(base), head, pa.array(suspects, pa.int64())):
+                raise ConflictError(
+                    f"conflict: rows of table '{self._table}' changed between version {base} and {head.version}; "
+                    "try again"
+                )
 
-    def _touched_since(self, head: LogSnapshot, base: int, row_ids: Sequence[int]) -> Sequence[int]:
-        """Which of the rows a later commit may have changed."""
-        suspects: set[int] = set()
-        for version in range(base + 1, head.version + 1):
+    def _touched_since(self, head: LogSnapshot, since: Mapping[int, list[int]]) -> dict[int, list[int]]:
+        """Which of the rows a later commit may have changed; one walk over the commits for all bases."""
+        base_of = {row_id: base for base, ids in since.items() for row_id in ids}
+        suspects: dict[int, list[int]] = {}
+        left: Sequence[int] = []
+        for version in range(min(since, default=head.version) + 1, head.version + 1):
+            left = _with(left, since.get(version - 1, ()))
+            if not left:
+                continue
             touched = self._touched_by(head, version)
-            if touched is None:
-                return row_ids
-            suspects.update(row_id for row_id in row_ids if row_id in touched)
-        return sorted(suspects)
+            found, left = (left, []) if touched is None else touched.split(left)
+            for row_id in found:
+                suspects.setdefault(base_of[row_id], []).append(row_id)
+        return suspects
 
     def _touched_by(self, head: LogSnapshot, version: int) -> IdSet | None:
         with self._lock:
@@ -103,6 +114,24 @@ class Conflicts:
             self._touched[snapshot.table_id, version] = touched
             while len(self._touched) > _REMEMBERED_COMMITS:
                 self._touched.popitem(last=False)
+
+
+def _with(ordered: Sequence[int], more: Sequence[int]) -> Sequence[int]:
+    """All of them in order; a few find their places one by one, since a merge looks at every id."""
+    if not more:
+        return ordered
+    if len(more) * 16 > len(ordered):
+        return sorted([*ordered, *more])
+    whole = list(ordered)
+    for row_id in more:
+        insort(whole, row_id)
+    return whole
+
+
+def _split(own: Container[int], ordered: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+    if isinstance(own, IdSet):
+        return own.split(ordered)
+    return [row_id for row_id in ordered if row_id in own], [row_id for row_id in ordered if row_id not in own]
 
 
 def _have_changed(before: LogSnapshot, head: LogSnapshot, row_ids: pa.Array) -> bool:

@@ -2,8 +2,8 @@
 
 A key holds on the state after the whole statement (`SET id = id + 1` is legal):
 inside the statement's own rows, among the statements of one commit, and against
-the table's other rows at the head that the commit builds on. Rows in memory are checked here, with the direct
-reader; spooled ones in `spark_keys`. Keys hold among the gateway's writers; a
+the table's other rows at the head that the commit builds on. Rows in memory are checked here; spooled
+ones in `spark_keys`. Keys hold among the gateway's writers; a
 foreign writer can break them.
 """
 
@@ -20,14 +20,15 @@ import pyarrow.compute as pc
 
 from gateway.catalog.changes import Operation
 from gateway.errors import ConstraintError, InternalError
-from gateway.lake.pushdown.datafusion import quote_identifier, render_literal
-from gateway.lake.reading.lookups import rows_by_id
+from gateway.lake.pushdown.conditions import ALWAYS, AllOf, Compare, Condition, Target
+from gateway.lake.reading.lookups import rows_by_id, select
 from gateway.lake.tables.schemas import Column
-from gateway.lake.tables.snapshots import BATCH_ROWS, TABLE, LogSnapshot
+from gateway.lake.tables.snapshots import LogSnapshot
 from gateway.lake.values.codec import decode
 from gateway.lake.values.leaves import wide_integer
 from gateway.lake.writing.change_sets import beside
 from gateway.lake.writing.uploads import ROWID_FIELD
+from gateway.wire.filter_tree import Operator
 
 PRIMARY_KEY = "deltaport.primaryKey"
 UNIQUE = "deltaport.unique"
@@ -129,9 +130,7 @@ def _judge(snapshot: LogSnapshot, key: Key, changes: Sequence[KeyChange]) -> dic
     whole = pa.concat_tables(new)
     stored = _stored_keys(snapshot, key, whole)
     for statement, row in _clashes(key, whole, owners, stored, _changers(key, changes)):
-        judged.setdefault(
-            statement, Verdict.LATER if row is None else violation(key, whole.slice(row, 1).to_pylist()[0])
-        )
+        judged.setdefault(statement, Verdict.LATER if row is None else violation(key, values_of(whole.slice(row, 1))))
     return judged
 
 
@@ -190,34 +189,46 @@ def _numbered(keys: pa.Table) -> pa.Array:
 def _stored_keys(snapshot: LogSnapshot, key: Key, new: pa.Table) -> pa.Table:
     """The table's keys among which a clash could be: those whose first column has one of the new values."""
     rowid = snapshot.schema.rowid
-    identity = "NULL" if rowid is None else quote_identifier(rowid.name)
-    kinds = [pa.field(column.name, column.type) for column in key.columns]
-    wanted = pa.schema([*kinds, pa.field(ROWID_FIELD, pa.int64())])
-    if snapshot.files.num_rows == 0:
-        return wanted.empty_table()
-    names = ", ".join(quote_identifier(name) for name in key.names)
-    sql = f"SELECT {names}, {identity} AS {quote_identifier(ROWID_FIELD)} FROM {TABLE}"  # noqa: S608 - quoted names
+    names = [*key.names, ROWID_FIELD]
+    wanted = pa.schema([*((column.name, column.type) for column in key.columns), (ROWID_FIELD, pa.int64())])
+    columns = key.columns if rowid is None else (*key.columns, rowid)
     first = key.columns[0]
     values = pc.unique(new.column(first.name))
     found: list[pa.RecordBatch] = []
-    for batch in snapshot.query(sql + _narrowed(first, values), BATCH_ROWS[0]):
-        stored = batch.cast(wanted)  # from views, which Arrow cannot filter
-        found.append(stored.filter(pc.is_in(stored.column(0), values)))
+    for batch in select(snapshot, columns, _narrowed(first, values)):
+        kept = batch.filter(pc.is_in(batch.column(0), values))
+        ids = pa.nulls(kept.num_rows, pa.int64()) if rowid is None else kept.column(len(key.columns))
+        found.append(pa.RecordBatch.from_arrays([*kept.columns[: len(key.columns)], ids], names))
     return pa.Table.from_batches(found, wanted)
 
 
-def _narrowed(column: Column, values: pa.Array) -> str:
+def _narrowed(column: Column, values: pa.Array) -> Condition:
     """A range for statistics to prune with, where the type has one order for everybody."""
     if not (pa.types.is_integer(column.type) or pa.types.is_string(column.type)):
-        return ""
-    bounds = pc.min_max(values)
-    low, high = (render_literal(bounds[end].as_py(), column.type) for end in ("min", "max"))
-    name = quote_identifier(column.name)
-    return f" WHERE {name} >= {low} AND {name} <= {high}"
+        return ALWAYS
+    bounds, target = pc.min_max(values), Target(column.name, column.type)
+    return AllOf(
+        (
+            Compare(target, Operator.GREATER_EQUAL, bounds["min"].as_py()),
+            Compare(target, Operator.LESS_EQUAL, bounds["max"].as_py()),
+        )
+    )
 
 
 def null_in(column: Column) -> ConstraintError:
     return ConstraintError(f"NOT NULL constraint failed: column '{column.name}'")
+
+
+def values_of(row: pa.Table) -> dict[str, Any]:
+    """The values of a table's one row; as text where Python has no value, as for times after the year 9999."""
+    return {name: _value(row.column(name)[0]) for name in row.column_names}
+
+
+def _value(scalar: pa.Scalar) -> Any:
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError):
+        return str(scalar.cast(pa.string()))
 
 
 def violation(key: Key, row: dict[str, Any]) -> ConstraintError:

@@ -8,11 +8,10 @@ never given again.
 
 from __future__ import annotations
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from gateway.lake.pushdown.datafusion import quote_identifier
-from gateway.lake.tables.snapshots import BATCH_ROWS, TABLE, LogSnapshot
+from gateway.lake.reading.lookups import select
+from gateway.lake.tables.snapshots import LogSnapshot
 
 
 def highest_row_id(snapshot: LogSnapshot) -> int:
@@ -35,7 +34,5 @@ def _highest_stored(snapshot: LogSnapshot) -> int:
             top = pc.max(highest).as_py()
             return -1 if top is None else int(top)
     # Somebody wrote files without statistics: ask the column itself.
-    name = quote_identifier(rowid.name)
-    found: pa.Table = snapshot.query(f"SELECT max({name}) AS top FROM {TABLE}", BATCH_ROWS[0]).read_all()  # noqa: S608
-    top = found.column("top")[0].as_py()
-    return -1 if top is None else int(top)
+    tops = [pc.max(batch.column(0)).as_py() for batch in select(snapshot, [rowid])]
+    return max((int(top) for top in tops if top is not None), default=-1)

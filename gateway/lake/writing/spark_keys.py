@@ -8,7 +8,7 @@ from gateway.catalog.changes import Operation
 from gateway.lake.spark.engine import quoted
 from gateway.lake.tables.snapshots import LogSnapshot
 from gateway.lake.writing.change_sets import CODES, OPERATION, ChangeSet
-from gateway.lake.writing.keys import Key, keys_of, null_in, violation
+from gateway.lake.writing.keys import Key, keys_of, null_in, values_of, violation
 from gateway.lake.writing.merge import source_of
 from gateway.lake.writing.uploads import ROWID_FIELD
 
@@ -48,8 +48,10 @@ def _check_with_spark(session: Any, snapshot: LogSnapshot, key: Key, change: Cha
         new = new.where(value.isNotNull())  # a key with a NULL in it is like no other
     counted = new.groupBy(*columns).agg(functions.count(functions.lit(1)).alias(_COUNT))
     twice = counted.where(functions.col(_COUNT) > 1)
-    if found := twice.take(1) or _join(new, table, key).take(1):
-        raise violation(key, found[0].asDict())
+    for doubled in (twice.select(*columns), _join(new, table, key)):
+        # Through Arrow: a row of pyspark's own has its times in the time zone of this machine.
+        if (found := doubled.limit(1).toArrow()).num_rows:
+            raise violation(key, values_of(found))
 
 
 def _join(new: Any, table: Any, key: Key) -> Any:
