@@ -159,3 +159,15 @@ def test_a_null_deep_inside_a_value_is_told_by_name(client: AirportClient, lake:
         CONSTRAINT,
         "NOT NULL constraint failed: column 's'",
     )
+
+
+@pytest.mark.parametrize("value", [-0.0, 0.0, float("nan")])
+def test_zero_and_nan_are_one_key_each(writer: AirportClient, lake: Lake, value: float) -> None:
+    lake.create("t", "_rowid BIGINT, f DOUBLE, g FLOAT", properties={"deltaport.unique": '[["f", "g"]]'})
+    lake.fill("t", "VALUES (0, 0D, 0F), (1, double('NaN'), float('NaN'))")
+    same = pa.record_batch([pa.array([value], pa.float64()), pa.array([value], pa.float32())], names=["f", "g"])
+    assert sql_error(lambda: writer.insert(lake.schema, "t", same))[0] == CONSTRAINT
+    twice = pa.record_batch([pa.array([0.0, -0.0]), pa.array([1.0, 1.0], pa.float32())], names=["f", "g"])
+    assert sql_error(lambda: writer.insert(lake.schema, "t", twice))[0] == CONSTRAINT
+    other = pa.record_batch([pa.array([value]), pa.array([1.0], pa.float32())], names=["f", "g"])
+    assert writer.insert(lake.schema, "t", other).total_changed == 1

@@ -141,7 +141,12 @@ def _whole_keys(snapshot: LogSnapshot, key: Key, rows: pa.Table) -> pa.Table:
         stored = beside(rows, rows_by_id(snapshot, rows.column(ROWID_FIELD), others))
         for column in others:
             rows = rows.append_column(pa.field(column.name, column.type), stored.column(column.name))
-    return rows.select(key.names)
+    return pa.table([_comparable(rows.column(name)) for name in key.names], names=key.names)
+
+
+def _comparable(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Zero is one key, whatever its sign: DuckDB and Spark say so, and Arrow goes by the bits."""
+    return pc.add(values, pa.scalar(0.0, values.type)) if pa.types.is_floating(values.type) else values
 
 
 def _changers(key: Key, changes: Sequence[KeyChange]) -> dict[int, int]:
@@ -196,9 +201,10 @@ def _stored_keys(snapshot: LogSnapshot, key: Key, new: pa.Table) -> pa.Table:
     values = pc.unique(new.column(first.name))
     found: list[pa.RecordBatch] = []
     for batch in select(snapshot, columns, _narrowed(first, values)):
-        kept = batch.filter(pc.is_in(batch.column(0), values))
+        kept = batch.filter(pc.is_in(_comparable(batch.column(0)), values))
         ids = pa.nulls(kept.num_rows, pa.int64()) if rowid is None else kept.column(len(key.columns))
-        found.append(pa.RecordBatch.from_arrays([*kept.columns[: len(key.columns)], ids], names))
+        keys = [_comparable(column) for column in kept.columns[: len(key.columns)]]
+        found.append(pa.RecordBatch.from_arrays([*keys, ids], names))
     return pa.Table.from_batches(found, wanted)
 
 
