@@ -27,6 +27,8 @@ _KINDS: dict[type[Exception], tuple[str, int, str]] = {
     flight.FlightInternalError: ("INTERNAL", 13, ". Detail: Internal"),
     pa.ArrowException: ("UNKNOWN", 2, ". Detail: Python exception: UNKNOWN. Detail: Failed"),  # GetSchema alone
 }
+# What Arrow itself refuses, before the gateway hears of the call, has no addition.
+_OF_ARROW = ("Invalid flatbuffers message.",)
 _OF_ACTIONS = "Flight error: "  # in front of the texts that DuckDB's client gets from actions
 _CLIENTS_PART = re.compile(r"(?P<sent>.*?)(?:\. gRPC client debug context: (?P<context>.*))?", re.DOTALL)
 _LEAKS = re.compile(r"Traceback|File \"|\.py\b|line \d|SELECT |MERGE |org\.apache|java\.|_deltaport|(?<!grpc:/)/")
@@ -58,7 +60,7 @@ def read_refusal(error: Exception) -> Refusal:
     if sent.startswith(_OF_ACTIONS):
         assert code == "UNKNOWN", repr(error)
         return Refusal(code, _checked(sent.removeprefix(_OF_ACTIONS)))
-    assert sent.endswith(addition), repr(error)
+    assert sent.endswith(addition) or sent in _OF_ARROW, repr(error)
     assert context is None or context.startswith(f"{code}:{sent}. Client context: "), repr(error)
     text = _checked(sent.removesuffix(addition))
     details = getattr(error, "extra_info", b"")

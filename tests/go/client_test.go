@@ -61,7 +61,7 @@ func connect(t *testing.T, options ...grpc.CallOption) *client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	t.Cleanup(func() { cancel(); connection.Close() })
 	return &client{
 		t:       t,
