@@ -137,10 +137,14 @@ def test_a_version_that_another_program_takes_meanwhile_is_not_overwritten(store
     pipe = tmp_path / "lines"
     os.mkfifo(pipe)
     with ThreadPoolExecutor(1) as pool:
+        lines = os.open(pipe, os.O_RDWR)  # waits for nobody
         writing = pool.submit(lambda: store.write(0, store.lines_of(pipe)))
-        with pipe.open("w") as lines:  # opens when the store has begun to read, after its first look
+        try:
+            wait_until(lambda: writing.done() or store.names() != [], seconds=120)  # it has looked, and writes
             (store.log / commit(0)).write_text("theirs\n")
-            lines.write('{"commitInfo":{}}\n')
+            os.write(lines, b'{"commitInfo":{}}\n')
+        finally:
+            os.close(lines)
         with pytest.raises(Py4JJavaError, match=r"java\.nio\.file\.FileAlreadyExistsException"):
             writing.result()
     assert (store.log / commit(0)).read_text() == "theirs\n"
