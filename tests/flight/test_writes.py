@@ -343,6 +343,12 @@ def test_a_spooled_upload_does_what_one_in_memory_does(
                 name,
                 [batch(v=["a", "b", "c", "d"], rowid=[0, 1, 0, 99]), batch(v=["e", "f"], rowid=[1, 4])],
                 sets=["v"],
+            ),
+            each.update(
+                lake.schema,
+                name,
+                [batch(v=["g", "h", "i", "j"], rowid=[0, 1, 0, 99]), batch(v=["k"], rowid=[3])],
+                sets=["v"],
                 returning=True,
             ),
             each.delete(lake.schema, name, [2, 2, 5, 77, 6], returning=True),
@@ -353,7 +359,7 @@ def test_a_spooled_upload_does_what_one_in_memory_does(
         ]
         results.append((told, rows_of(each, lake, name), version_of(lake, name)))
     assert results[0] == results[1]
-    assert [count for count, _ in results[0][0]] == [6, 3, 3, 0]
+    assert [count for count, _ in results[0][0]] == [6, 3, 3, 3, 0]
     assert staged_files(staging) == []
 
 
