@@ -9,6 +9,8 @@ from gateway.lake.tables.protocols import WriterProtocol
 
 # Commits of such tables go through a catalog.
 OF_CATALOGS = {"catalogManaged", "coordinatedCommits-preview"}
+# Delta knows it in some sessions and not in others, so it counts as unknown.
+UNSETTLED = {"adaptiveMetadata-preview"}
 
 
 def test_every_feature_that_spark_writes_is_known(lake_spark: Spark) -> None:
@@ -21,8 +23,8 @@ def test_every_feature_that_spark_writes_is_known(lake_spark: Spark) -> None:
         names = {supported.get(key).name() for key in supported.keySet()}
     assert names >= OF_CATALOGS
     unknown = {name for name in names if not WriterProtocol(7, frozenset({name})).is_known}
-    assert unknown == OF_CATALOGS
-    assert WriterProtocol(7, frozenset(names - OF_CATALOGS)).is_known
+    assert unknown - UNSETTLED == OF_CATALOGS
+    assert WriterProtocol(7, frozenset(names - OF_CATALOGS - UNSETTLED)).is_known
 
 
 @pytest.mark.parametrize(

@@ -253,9 +253,10 @@ def test_a_client_killed_in_the_middle_of_a_scan_is_not_noticed_by_others(
 
 
 def test_sigterm_ends_the_process_in_spite_of_an_upload_that_stalls(
-    serve: Callable[..., Running], numbers: Path
+    serve: Callable[..., Running], numbers: Path, tmp_path: Path
 ) -> None:
-    gateway = serve(FLIGHT__DRAIN_SECONDS="1")
+    # A Spark that cannot start: without any, the table would be read-only and the upload be refused at once.
+    gateway = serve(FLIGHT__DRAIN_SECONDS="1", SPARK__ENABLED="true", JARS_DIR=str(tmp_path / "no-jars"))
     rows = pa.record_batch({"k": pa.array([1], pa.int64())})
     with AirportClient(gateway.address("grpc"), "lake") as client, flight.connect(gateway.address("grpc")) as other:
         found = client.look_up_for_change("demo", "numbers")
