@@ -13,12 +13,8 @@ from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any
 
-import pyarrow as pa
-
 from gateway.catalog.names import fold
 from gateway.errors import PreconditionError, RequestError, UnsupportedError
-from gateway.lake.casts.casting import cast_result
-from gateway.lake.casts.chains import Step, arrow_type, chain_expression, chain_of
 from gateway.lake.ddl.definitions import (
     Definition,
     Json,
@@ -26,15 +22,10 @@ from gateway.lake.ddl.definitions import (
     new_column,
     set_default,
 )
+from gateway.lake.ddl.rewriting import Rewrite
+from gateway.lake.duck.expressions import check_expression
 from gateway.lake.spark.engine import quoted
-from gateway.lake.sql.checks import (
-    CheckText,
-    columns_of,
-    parse_constraint,
-    renamed,
-    translate_check,
-    translate_expression,
-)
+from gateway.lake.sql.checks import CheckText, columns_of, parse_constraint, renamed, translate_check
 from gateway.lake.tables.schemas import DEFAULT_TEXT
 from gateway.lake.values.types import ANNOTATION_KEY, StoredForm, form_of
 from gateway.wire.ddl import (
@@ -73,15 +64,6 @@ class EveryRow:
 
     condition: str
     original: str
-
-
-@dataclass(frozen=True, slots=True)
-class Rewrite:
-    """New values of one column, in Spark SQL over the old row; None where only an empty table can follow."""
-
-    column: str
-    expression: str | None
-    refusal: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +159,8 @@ def _change_type(change: ChangeColumnType, definition: Definition) -> Plan:
     column = definition.column(change.column.name)
     name = column["name"]
     wanted = new_column(change.column.with_name(name).with_metadata(_only_extension(change.column.metadata)))
-    if _is_same(wanted, column) and _keeps(change.expression, column):
+    rewrite = _rewrite(change, definition, wanted)
+    if _is_same(wanted, column) and rewrite.expression.copied == name:
         return _NOTHING
     if name in definition.partition_columns:
         raise PreconditionError(f"the type of column '{name}' cannot change: the table is partitioned by it")
@@ -186,7 +169,6 @@ def _change_type(change: ChangeColumnType, definition: Definition) -> Plan:
     if _checks_using(definition, name):
         raise PreconditionError(f"the type of column '{name}' cannot change: a CHECK constraint depends on it")
     _refuse_if_generated(definition, name)
-    rewrite = _rewrite(change, definition, column, wanted)
     column["type"] = wanted["type"]
     column["metadata"].pop(ANNOTATION_KEY, None)
     column["metadata"].update(wanted["metadata"])
@@ -194,44 +176,23 @@ def _change_type(change: ChangeColumnType, definition: Definition) -> Plan:
     return Plan(rewrite=rewrite)
 
 
-def _rewrite(change: ChangeColumnType, definition: Definition, column: Json, wanted: Json) -> Rewrite:
-    name, new = column["name"], _form(wanted)
-    chain = chain_of(change.expression)
-    source = None if chain is None else definition.find(chain[0])
-    if chain is not None and source is not None:
-        old = _form(source)
-        refusal = (
-            f"column '{name}' cannot be changed from {_shown(old)} to {_shown(new)}: no cast is sure to be DuckDB's"
-        )
-        return Rewrite(name, chain_expression(quoted(source["name"]), old, chain[1], new), refusal)
-    expression, kind = translate_expression(change.expression, definition.named_types())
-    refusal = f"column '{name}': USING cannot make values of type {_shown(new)} of this expression"
-    return Rewrite(name, None if kind is None else cast_result(expression, kind, new), refusal)
+def _rewrite(change: ChangeColumnType, definition: Definition, wanted: Json) -> Rewrite:
+    forms, new = [_form(each) for each in definition.columns()], _form(wanted)
+    try:
+        expression = check_expression(change.expression, [form.told for form in forms], new.told)
+    except RequestError as error:
+        raise RequestError(f"column '{new.name}': {error.message}") from error
+    # A constant needs rows all the same, and the column itself has them.
+    names = expression.columns or (new.name,)
+    return Rewrite(expression, tuple(form for form in forms if form.name in names), new)
 
 
 def _form(column: Json) -> StoredForm:
     return form_of(column["name"], column["type"], column["metadata"])
 
 
-def _keeps(expression: str, column: Json) -> bool:
-    """Whether an expression is the column itself, at most cast to the type that it has."""
-    chain = chain_of(expression)
-    return (
-        chain is not None and fold(chain[0]) == fold(column["name"]) and all(_is_to(step, column) for step in chain[1])
-    )
-
-
 def _is_same(one: Json, other: Json) -> bool:
     return (_bare(one["type"]), _annotation(one)) == (_bare(other["type"]), _annotation(other))
-
-
-def _is_to(step: Step, wanted: Json) -> bool:
-    """Whether a step of a chain leads to just this type."""
-    if isinstance(step, str):
-        return False
-    kind = arrow_type(step)
-    # The client sends the type in Arrow's words as well; of an ENUM those say only that it is a text.
-    return wanted["type"] != "string" if kind is None else _is_same(new_column(pa.field(wanted["name"], kind)), wanted)
 
 
 @_apply.register
@@ -431,7 +392,3 @@ def _keep_default(column: Json) -> None:
         set_default(column, json.loads(kept)["text"])
     elif "CURRENT_DEFAULT" in column["metadata"]:
         raise PreconditionError(f"the type of column '{column['name']}' cannot change: its default was made by others")
-
-
-def _shown(form: StoredForm) -> str:
-    return str(form.told.type) if form.meaning is None else form.meaning.upper()

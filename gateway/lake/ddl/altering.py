@@ -7,7 +7,6 @@ who commit at the same time make Delta refuse, and the change is planned anew.
 from __future__ import annotations
 
 import random
-import re
 import time
 from dataclasses import dataclass
 
@@ -19,10 +18,8 @@ from gateway.errors import (
     GatewayError,
     InternalError,
     OutcomeUnknownError,
-    RequestError,
     UnavailableError,
 )
-from gateway.lake.casts.casting import DOES_NOT_FIT
 from gateway.lake.ddl.alterations import apply
 from gateway.lake.ddl.spark_alter import run_alteration
 from gateway.lake.spark.engine import Profile, Spark
@@ -30,15 +27,11 @@ from gateway.lake.tables.snapshots import Snapshots
 from gateway.lake.tables.storage import Folder
 from gateway.lake.writing.commits import CommitNote, Failure, StatementNote, explain, find_commit
 from gateway.lake.writing.writer_lock import UNGUARDED, WriteGuard
-from gateway.wire.ddl import Alteration, ChangeColumnType
+from gateway.wire.ddl import Alteration
 
 log = structlog.get_logger(__name__)
 
 _SMALL_BYTES = 32 << 20  # up to here planning and compiling take longer than the rows do
-MISFIT = re.compile(
-    r"CAST_OVERFLOW|CAST_INVALID_INPUT|NUMERIC_VALUE_OUT_OF_RANGE|ARITHMETIC_OVERFLOW|DATETIME_OVERFLOW"
-    r"|DUPLICATED_MAP_KEY|" + DOES_NOT_FIT
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +82,12 @@ class TableAlterer:
         except GatewayError:
             raise
         except Exception as error:  # py4j, Spark and Delta each raise their own
-            return self._settle(head.version, change, note, error, jvm)
+            return self._settle(head.version, note, error, jvm)
         seconds = round(time.monotonic() - started, 3)
         log.info("table_altered", table=self.table, operation=operation, seconds=seconds)
         return _Landed(version)
 
-    def _settle(self, base: int, change: Alteration, note: CommitNote, error: Exception, jvm: object) -> _Landed | None:
+    def _settle(self, base: int, note: CommitNote, error: Exception, jvm: object) -> _Landed | None:
         """The log decides what an error left open."""
         explained = explain(error)
         # A JVM that does not answer may still be writing: the log is final once the JVM is gone.
@@ -105,9 +98,6 @@ class TableAlterer:
             raise OutcomeUnknownError(f"table '{self.table}': it is not known whether it was altered") from error
         if explained.failure is Failure.CONFLICT:
             return None
-        if isinstance(change, ChangeColumnType) and MISFIT.search(str(error)):
-            name = change.column.name
-            raise RequestError(f"column '{name}' has a value that does not fit; nothing was changed") from error
         if explained.failure is Failure.CONSTRAINT:
             raise ConstraintError(explained.detail) from error
         log.error("alter_failed", table=self.table, error=type(error).__name__, detail=str(error)[:1000])

@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gateway.errors import ConstraintError, PreconditionError, RequestError
-from gateway.lake.ddl.alterations import EveryRow, NoDuplicates, NoNulls, Plan, Rewrite
+from gateway.errors import ConstraintError, PreconditionError
+from gateway.lake.ddl.alterations import EveryRow, NoDuplicates, NoNulls, Plan
 from gateway.lake.ddl.definitions import Definition
+from gateway.lake.ddl.rewriting import Rewrite, naming, new_values
 from gateway.lake.spark.engine import quoted
 
 _NOTE = "spark.databricks.delta.commitInfo.userMetadata"
-_ANSI = "spark.sql.ansi.enabled"
 _TABLE_FEATURES_VERSION = 7
 _CLUSTERING = "clustering"
 _APPEND_ONLY = "delta.appendOnly"
@@ -53,23 +53,21 @@ def run_alteration(
         return None
     features = _missing_features(jvm, transaction.protocol(), definition, plan)
     files = list(transaction.snapshot().allFiles().collectAsList()) if plan.proofs or plan.rewrite else []
-    if files and plan.rewrite and definition.properties.get(_APPEND_ONLY, "false").lower() == "true":
-        raise PreconditionError(f"column '{plan.rewrite.column}' cannot change: table '{table}' is append-only")
+    rewrite = plan.rewrite if files else None
+    if rewrite and definition.properties.get(_APPEND_ONLY, "false").lower() == "true":
+        raise PreconditionError(f"column '{rewrite.column}' cannot change: table '{table}' is append-only")
     if plan.proofs:
         transaction.readWholeTable()  # rows that come meanwhile are not proven
     if files:
         _prove(session, uri, transaction.snapshot().version(), plan, table)
-    before = session.conf.get(_ANSI)
     session.conf.set(_NOTE, note)
-    session.conf.set(_ANSI, "true")  # a value that does not fit is an error, not NULL
     try:
-        rows = _rewritten(session, uri, transaction, files, plan.rewrite) if files and plan.rewrite else None
+        rows = None if rewrite is None else _rewritten(session, uri, transaction, files, rewrite)
         transaction.updateMetadata(_new_metadata(jvm, old, definition, features), False)
-        actions = [] if rows is None else _exchange_files(jvm, transaction, files, rows)
+        actions = [] if rewrite is None else _exchange_files(jvm, transaction, files, rows, rewrite.column)
         check_writer()
         return int(transaction.commit(_seq(jvm, actions), _operation(jvm)))
     finally:
-        session.conf.set(_ANSI, before)
         session.conf.unset(_NOTE)
 
 
@@ -147,20 +145,19 @@ def _prove(session: Any, uri: str, version: int, plan: Plan, table: str) -> None
 
 def _rewritten(session: Any, uri: str, transaction: Any, files: Sequence[Any], rewrite: Rewrite) -> Any:
     """All rows with the column's new values, everything else as it is."""
-    from pyspark.sql import DataFrame, functions
+    from pyspark.sql import DataFrame
 
-    if rewrite.expression is None:
-        raise RequestError(rewrite.refusal)
+    values = new_values(rewrite)
     jvm, snapshot = session._jvm, transaction.snapshot()
     transaction.readWholeTable()
     read = _delta_log(session, uri).createDataFrame(snapshot, _seq(jvm, files), False, jvm.scala.Option.apply(None))
     tracked = jvm.org.apache.spark.sql.delta.RowTracking.preserveRowTrackingColumns(read, snapshot)
-    rows = DataFrame(tracked, session)
-    return rows.withColumn(rewrite.column, functions.expr(rewrite.expression))
+    return DataFrame(tracked, session).withColumn(rewrite.column, values)
 
 
-def _exchange_files(jvm: Any, transaction: Any, files: Sequence[Any], rows: Any) -> list[Any]:
-    written = jvm.scala.jdk.javaapi.CollectionConverters.asJava(transaction.writeFiles(rows._jdf))
+def _exchange_files(jvm: Any, transaction: Any, files: Sequence[Any], rows: Any, column: str) -> list[Any]:
+    with naming(column):
+        written = jvm.scala.jdk.javaapi.CollectionConverters.asJava(transaction.writeFiles(rows._jdf))
     now = int(time.time() * 1000)
     return [*(file.removeWithTimestamp(now, True) for file in files), *written]
 

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -290,11 +291,6 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def text_literal(text: str) -> str:
-    """A text as Spark SQL reads it between quotes."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
 def table_at(location: str) -> str:
     """A Delta table by its place, as Spark SQL names it."""
     return f"delta.{quoted(location)}"
@@ -312,6 +308,8 @@ def _build_session(settings: Mapping[str, str]) -> Any:
     from pyspark.sql import SparkSession
 
     os.environ["JAVA_HOME"] = str(Path(find_java()).resolve().parent.parent)
+    if settings["spark.master"].startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers need the gateway's own packages
     # pyspark logs the SQL of failed queries to standard error; our own log line says what is needed.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
     conf = SparkConf()
