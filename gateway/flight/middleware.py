@@ -1,4 +1,4 @@
-"""What every call brings along: its headers, parsed once."""
+"""Where a call begins: its headers are parsed once, and become a `Call`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from pyarrow import flight
 
+from gateway.catalog.calls import ANONYMOUS, Call
 from gateway.errors import RequestError
 from gateway.wire.headers import MAX_HEADER_CHARACTERS, CallHeaders, parse_headers
 
@@ -23,11 +24,13 @@ class CallMiddlewareFactory(flight.ServerMiddlewareFactory):  # type: ignore[mis
         return CallMiddleware(parse_headers(headers))
 
 
-def headers_of(context: flight.ServerCallContext) -> CallHeaders:
+def call_of(context: flight.ServerCallContext) -> Call:
+    """The call, as every room below is handed it. Whoever authenticates callers says here who it is."""
     middleware = context.get_middleware(KEY)
-    return CallHeaders() if middleware is None else middleware.headers
+    headers = CallHeaders() if middleware is None else middleware.headers
+    return Call(headers, ANONYMOUS, context.peer(), context.is_cancelled)
 
 
-def check_headers(headers: CallHeaders) -> None:
-    if headers.too_long is not None:
-        raise RequestError(f"header {headers.too_long} is longer than {MAX_HEADER_CHARACTERS} characters")
+def check_headers(call: Call) -> None:
+    if call.headers.too_long is not None:
+        raise RequestError(f"header {call.headers.too_long} is longer than {MAX_HEADER_CHARACTERS} characters")

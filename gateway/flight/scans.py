@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyarrow import flight
 
-from gateway.catalog.capabilities import AsOf, BatchStream, Readable, ScanRequest, Snapshot
+from gateway.catalog.calls import Call
+from gateway.catalog.capabilities import AsOf, Readable, ScanRequest, Snapshot
 from gateway.catalog.registry import Catalog, Catalogs
 from gateway.errors import NotFoundError, RequestError
-from gateway.flight.contexts import not_before, owner_of
-from gateway.flight.streams import ScanStreams
+from gateway.flight.statements import not_before
+from gateway.flight.streams import Scan, ScanStreams
 from gateway.transactions.manager import TransactionManager
 from gateway.wire.filters import FilterLimits, parse_filters
-from gateway.wire.headers import CallHeaders
 from gateway.wire.listing import ROWID_KEY, STATISTICS_KEY
 from gateway.wire.messages import EndpointsRequest
 from gateway.wire.tickets import ScanTicket, SchemaStamp, TablePath, decode_path, decode_ticket, encode_ticket, stamp_of
@@ -43,9 +43,9 @@ class Scans:
         self._streams = streams
         self._limits = limits
 
-    def endpoints(self, headers: CallHeaders, request: EndpointsRequest) -> list[flight.FlightEndpoint]:
+    def endpoints(self, call: Call, request: EndpointsRequest) -> list[flight.FlightEndpoint]:
         path = decode_path(request.descriptor)
-        target = self.resolve(headers, path, as_of(request.at_unit, request.at_value))
+        target = self.resolve(call, path, as_of(request.at_unit, request.at_value))
         scan = ScanRequest(
             shape=target.shape,
             columns=_asked_for(target.shape, request),
@@ -75,42 +75,33 @@ class Scans:
             for part in snapshot.slices(scan)
         ]
 
-    def stream(
-        self, raw_ticket: bytes, is_cancelled: Callable[[], bool], **facts: object
-    ) -> tuple[pa.Schema, Iterator[tuple[pa.RecordBatch, bytes]]]:
+    def stream(self, call: Call, raw_ticket: bytes) -> tuple[pa.Schema, Iterator[tuple[pa.RecordBatch, bytes]]]:
         """The schema to announce, and the batches that follow."""
         ticket = decode_ticket(raw_ticket)
         table = self._catalogs.get(ticket.catalog).table(ticket.schema, ticket.table)
-        facts = {"table": str(table.name), "version": ticket.version, **facts}
-        return ticket.shape, self._streams.stream(lambda: _open(table, ticket), is_cancelled, **facts)
+        scan = Scan(call, table, ticket)
+        return ticket.shape, self._streams.stream(scan)
 
-    def resolve(self, headers: CallHeaders, path: TablePath, point: AsOf | None) -> Target:
-        catalog = self._catalogs.get(path.catalog or headers.catalog)
+    def resolve(self, call: Call, path: TablePath, point: AsOf | None) -> Target:
+        catalog = self._catalogs.get(path.catalog or call.headers.catalog)
         table = catalog.table(path.schema, path.table)
         try:
             if point is not None:
                 snapshot = table.at(table.version_as_of(point))
                 return Target(catalog, table, snapshot, _without_statistics(snapshot.shape))
-            snapshot = self._pinned(headers, table, path.stamp)
+            snapshot = self._pinned(call, table, path.stamp)
             return Target(catalog, table, snapshot, _told_shape(table, snapshot, path.stamp))
         except NotFoundError:
             if not _exists(table):
                 catalog.forget(table)
             raise
 
-    def _pinned(self, headers: CallHeaders, table: Readable, stamp: SchemaStamp | None) -> Snapshot:
-        view = self._transactions.touch(headers.transaction, table.name.key, table.current, owner_of(headers))
+    def _pinned(self, call: Call, table: Readable, stamp: SchemaStamp | None) -> Snapshot:
+        view = self._transactions.touch(call.transaction, table.name.key, table.current, call.owner)
         snapshot = table.at(view.read_version)
         if view.identity is not None and snapshot.identity != view.identity:
             raise NotFoundError(f"table '{table.name}' was replaced by another one meanwhile; start a new transaction")
         return not_before(table, snapshot, stamp)
-
-
-def _open(table: Readable, ticket: ScanTicket) -> BatchStream:
-    snapshot = table.at(ticket.version)
-    if snapshot.identity != ticket.identity:
-        raise NotFoundError(f"table '{table.name}' was replaced by another one; run the statement again")
-    return snapshot.open(ScanRequest(ticket.shape, ticket.columns, ticket.conjuncts, ticket.slice))
 
 
 def _exists(table: Readable) -> bool:

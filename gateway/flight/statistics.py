@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from gateway.catalog.calls import Call
 from gateway.catalog.capabilities import ColumnStatistics, WithStatistics
 from gateway.errors import NotFoundError, UnsupportedError
 from gateway.flight.scans import Scans
-from gateway.wire.headers import CallHeaders
 from gateway.wire.messages import StatisticsRequest
 from gateway.wire.tickets import decode_path
 
@@ -17,8 +17,8 @@ _FIRST_TEXT, _LAST_TEXT = "", "\U0010ffff" * 2
 _FIRST_BYTES, _LAST_BYTES = b"", b"\xff" * 8
 
 
-def statistics_reply(scans: Scans, headers: CallHeaders, request: StatisticsRequest) -> bytes:
-    target = scans.resolve(headers, decode_path(request.descriptor), None)
+def statistics_reply(scans: Scans, call: Call, request: StatisticsRequest) -> bytes:
+    target = scans.resolve(call, decode_path(request.descriptor), None)
     index = target.shape.get_field_index(request.column)
     if index < 0:
         raise NotFoundError(f"table '{target.table.name}' has no column '{request.column[:60]}'")

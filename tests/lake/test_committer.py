@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from gateway.catalog.calls import Call
 from gateway.catalog.changes import Operation, WriteContext, WriteOptions
 from gateway.errors import CancelledError, ConstraintError, GatewayError, UnavailableError
 from gateway.lake.tables.id_sets import IdSet
@@ -74,7 +75,7 @@ class Table:
         columns = tuple(
             (place, Column(name, KIND.arrow, True, None, None, name, None, KIND)) for place, name in enumerate(names)
         )
-        return Pending(operation, UploadPlan(columns, None), staged, WriteOptions(), WriteContext("me", **context))  # type: ignore[arg-type]
+        return Pending(operation, UploadPlan(columns, None), staged, WriteOptions(), WriteContext(Call(**context)))
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from gateway.catalog.capabilities import Size
 from gateway.errors import GatewayError, InternalError, NotFoundError, UnsupportedError
 from gateway.lake.tables.history import available_versions, commit_file
 from gateway.lake.tables.protocols import WriterProtocol
-from gateway.lake.tables.schemas import Column, TableSchema, read_schema
+from gateway.lake.tables.schemas import Column, TableSchema, read_schema, shape_of
 from gateway.lake.tables.storage import Folder, Stamp
 
 LOG = "_delta_log"
@@ -60,10 +60,16 @@ class LogSnapshot:
     writers: WriterProtocol
     comment: str
     files: pa.Table = field(repr=False)
+    offers_statistics: bool
     _using: UseTable = field(repr=False)
     _is_retired: Callable[[], bool] = field(repr=False)
     _read_rows: ReadRows | None = field(default=None, repr=False)
     _builders: dict[int, QueryBuilder] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def shape(self) -> pa.Schema:
+        """The schema that clients see, rowid last."""
+        return shape_of(self.schema, statistics=self.offers_statistics)
 
     @cached_property
     def size(self) -> Size:
@@ -136,12 +142,21 @@ class LogSnapshot:
 class Snapshots:
     """The snapshots of one table. Thread-safe: one lock guards the head and the kept ones."""
 
-    def __init__(self, table: str, folder: Folder, rowid_column: str, read_rows: ReadRows | None = None) -> None:
+    def __init__(
+        self,
+        table: str,
+        folder: Folder,
+        rowid_column: str,
+        read_rows: ReadRows | None = None,
+        *,
+        offers_statistics: bool = True,
+    ) -> None:
         self._table = table
         self._folder = folder
         self._log = folder.child(LOG)
         self._rowid_column = rowid_column
         self._read_rows = read_rows
+        self._offers_statistics = offers_statistics
         self._lock = threading.Lock()
         self._head: DeltaTable | None = None
         self._head_stamp: Stamp | None = None
@@ -226,19 +241,33 @@ class Snapshots:
             using: UseTable = (
                 partial(self._use_at, version, self._life) if table is self._head else lambda use: use(table)
             )
-            snapshot = self._kept[version] = _read(
-                self._table,
-                self._folder.uri,
-                table,
-                self._rowid_column,
-                using,
-                lambda: self._is_closed,
-                self._read_rows,
-            )
+            snapshot = self._kept[version] = self._read(table, using)
         self._kept.move_to_end(version)
         while len(self._kept) > 1 and self._keeps_too_much():
             self._kept.popitem(last=False)
         return snapshot
+
+    def _read(self, table: DeltaTable, using: UseTable) -> LogSnapshot:
+        metadata, protocol = table.metadata(), table.protocol()
+        return LogSnapshot(
+            table=self._table,
+            uri=self._folder.uri,
+            version=table.version(),
+            table_id=str(metadata.id),
+            schema=read_schema(table.schema().to_json(), metadata.configuration, self._rowid_column),
+            partition_columns=tuple(metadata.partition_columns),
+            configuration=dict(metadata.configuration),
+            reader_features=frozenset(str(feature) for feature in protocol.reader_features or ()),
+            writers=WriterProtocol(
+                protocol.min_writer_version, frozenset(str(feature) for feature in protocol.writer_features or ())
+            ),
+            comment=metadata.description or "",
+            files=pa.table(table.get_add_actions()),
+            offers_statistics=self._offers_statistics,
+            _using=using,
+            _is_retired=lambda: self._is_closed,
+            _read_rows=self._read_rows,
+        )
 
     def _keeps_too_much(self) -> bool:
         files = sum(kept.files.num_rows for kept in self._kept.values())
@@ -264,36 +293,6 @@ class Snapshots:
     def _no_version(self, version: int) -> NotFoundError:
         first, last = self._available()
         return NotFoundError(f"table '{self._table}' has no version {version}; it has {first} to {last}")
-
-
-def _read(
-    name: str,
-    uri: str,
-    table: DeltaTable,
-    rowid_column: str,
-    using: UseTable,
-    is_retired: Callable[[], bool],
-    read_rows: ReadRows | None,
-) -> LogSnapshot:
-    metadata, protocol = table.metadata(), table.protocol()
-    return LogSnapshot(
-        table=name,
-        uri=uri,
-        version=table.version(),
-        table_id=str(metadata.id),
-        schema=read_schema(table.schema().to_json(), metadata.configuration, rowid_column),
-        partition_columns=tuple(metadata.partition_columns),
-        configuration=dict(metadata.configuration),
-        reader_features=frozenset(str(feature) for feature in protocol.reader_features or ()),
-        writers=WriterProtocol(
-            protocol.min_writer_version, frozenset(str(feature) for feature in protocol.writer_features or ())
-        ),
-        comment=metadata.description or "",
-        files=pa.table(table.get_add_actions()),
-        _using=using,
-        _is_retired=is_retired,
-        _read_rows=read_rows,
-    )
 
 
 def _register(table: DeltaTable, batch_rows: int) -> QueryBuilder:

@@ -155,13 +155,13 @@ class Answers:
         answer = self._known.get(identity)
         if answer is None or answer.told_at < since:
             return None
-        if context.refusal is not None and answer.transaction != context.transaction:
-            raise context.refusal()  # a statement of another transaction is not sent again here
+        if answer.transaction != context.transaction and (refusal := context.refusal()) is not None:
+            raise refusal  # a statement of another transaction is not sent again here
         return answer
 
     def _check_may_write(self, context: WriteContext) -> None:
-        if context.refusal is not None:
-            raise context.refusal()
+        if (refusal := context.refusal()) is not None:
+            raise refusal
         if self._known_since > self._clock() - self._window_seconds:
             raise PreconditionError(
                 f"table '{self._table}': its log does not reach back as far as idempotency keys are remembered, so"

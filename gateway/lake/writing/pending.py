@@ -56,7 +56,7 @@ class Pending:
             ids if ids and (is_shared or len(ids) <= _NOTED_CHARACTERS) else None,
             key=self.context.idempotency_key,
             digest=self.digest,
-            since=self.context.met_at,
+            since=self.context.since,
         )
 
 
