@@ -214,7 +214,7 @@ class DeltaTable:
 
     def undo(self, transaction: str, context: WriteContext, footprint: Footprint) -> Undone:
         self._writer_lock.refuse_early()
-        done = self._writer.commit(Undoing(transaction, context, footprint))
+        done = self._writer.commit(Undoing(transaction, footprint, context=context))
         return Undone(done.affected, done.version)
 
     def alter(self, change: Alteration, call: Call) -> int | None:

@@ -75,7 +75,9 @@ class Table:
         columns = tuple(
             (place, Column(name, KIND.arrow, True, None, None, name, None, KIND)) for place, name in enumerate(names)
         )
-        return Pending(operation, UploadPlan(columns, None), staged, WriteOptions(), WriteContext(Call(**context)))
+        return Pending(
+            operation, UploadPlan(columns, None), staged, WriteOptions(), context=WriteContext(Call(**context))
+        )
 
 
 @pytest.fixture

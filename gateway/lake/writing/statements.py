@@ -151,7 +151,7 @@ class DeltaStatement:
         if self._context.idempotency_key is not None:
             digest = digest_of(self._operation, self._plan.names, self._rows)
         plan = self._plan if self._computed is None else self._plan.without(self._computed.left_out())
-        pending = Pending(self._operation, plan, self._rows, self._options, self._context, digest)
+        pending = Pending(self._operation, plan, self._rows, self._options, digest, context=self._context)
 
         def commit() -> Committed:
             return self._room.writer.commit(pending) if self._rows.rows else Committed(0, None)

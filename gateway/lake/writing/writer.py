@@ -44,10 +44,10 @@ from gateway.lake.writing.commits import (
     explain,
     find_commit,
 )
-from gateway.lake.writing.committer import Committer, Outcome
+from gateway.lake.writing.committer import Committer
 from gateway.lake.writing.conflicts import Conflicts
 from gateway.lake.writing.merge import run_append, run_merge
-from gateway.lake.writing.pending import Committed, Pending, Undoing, Work
+from gateway.lake.writing.pending import Committed, Outcome, Pending, Undoing, Work
 from gateway.lake.writing.preparation import Prepared, prepare
 from gateway.lake.writing.reverting import revert_commit
 from gateway.lake.writing.spark_keys import check_keys_with_spark
