@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
 from gateway.catalog.changes import Footprint, Operation, WriteContext, WriteOptions
+from gateway.lake.commits.notes import StatementNote
 from gateway.lake.tables.id_sets import IdSet
-from gateway.lake.writing.commits import StatementNote
 from gateway.lake.writing.staging import StagedRows
 from gateway.lake.writing.uploads import UploadPlan
 
