@@ -11,7 +11,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "gateway"
 ROOMS = ["telemetry", "wire", "catalog", "lake", "transactions", "flight", "ops"]
-LAKE = ["values", "sql", "tables", "spark", "pushdown", "reading", "writing", "adopting", "casts", "ddl"]
+LAKE = ["values", "sql", "tables", "spark", "commits", "pushdown", "reading", "writing", "adopting", "casts", "ddl"]
 LEAVES = {"errors", "settings", ""}
 ENGINES = ("pyspark", "delta", "deltalake", "py4j")
 

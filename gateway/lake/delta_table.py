@@ -24,6 +24,7 @@ from gateway.catalog.names import TableName
 from gateway.errors import NotFoundError, RequestError
 from gateway.lake.adopting.adoption import Adopted, Adoption, Limits
 from gateway.lake.adopting.automatic import Numbering, SelfAdopting
+from gateway.lake.commits.writer_lock import UNGUARDED, WriteGuard
 from gateway.lake.ddl.altering import TableAlterer
 from gateway.lake.reading.reader import Readers
 from gateway.lake.reading.statistics import column_statistics
@@ -37,7 +38,6 @@ from gateway.lake.writing.pending import Undoing
 from gateway.lake.writing.staging import StagingFolder
 from gateway.lake.writing.statements import FullyChangeable, ReadOnly, WriteRoom, abilities, changes_of
 from gateway.lake.writing.writer import TableWriter
-from gateway.lake.writing.writer_lock import UNGUARDED, WriteGuard
 from gateway.settings import WriteSettings
 from gateway.wire.ddl import Alteration
 from gateway.wire.tickets import Slice, stamp_of

@@ -27,6 +27,7 @@ from gateway.flight.statements import Statements
 from gateway.flight.streams import ScanStreams
 from gateway.flight.transactions import TransactionActions
 from gateway.flight.uploads import Uploads
+from gateway.lake.commits.writer_lock import WriterLocks
 from gateway.lake.ddl.spark_alter import forget_log
 from gateway.lake.ddl.warehouse import EditableWarehouse
 from gateway.lake.delta_table import DeltaTable, TableTools
@@ -35,7 +36,6 @@ from gateway.lake.spark.engine import Profile, Spark, State
 from gateway.lake.tables.storage import Folder
 from gateway.lake.writing.staging import StagingFolder
 from gateway.lake.writing.traces import traces_of
-from gateway.lake.writing.writer_lock import WriterLocks
 from gateway.settings import CatalogSettings, Settings
 from gateway.telemetry import metrics
 from gateway.transactions.ids import TransactionId

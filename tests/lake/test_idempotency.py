@@ -16,9 +16,9 @@ import pytest
 from gateway.catalog.calls import Call
 from gateway.catalog.changes import Operation, WriteContext
 from gateway.errors import CancelledError, OutcomeUnknownError, PreconditionError, RequestError
+from gateway.lake.commits.notes import CommitNote, StatementNote
 from gateway.lake.tables.id_sets import IdSet
 from gateway.lake.tables.storage import Folder
-from gateway.lake.writing.commits import CommitNote, StatementNote
 from gateway.lake.writing.idempotency import Answers, digest_of
 from gateway.lake.writing.pending import Committed
 from gateway.lake.writing.staging import StagedRows, StagingFolder

@@ -13,9 +13,9 @@ from deltalake import write_deltalake
 from pyarrow import flight
 
 from gateway.errors import UnavailableError
+from gateway.lake.commits.writer_lock import LOCK_FILE, UNGUARDED, WriterLock, WriterLocks
 from gateway.lake.spark.engine import Spark, State
 from gateway.lake.tables.storage import Folder
-from gateway.lake.writing.writer_lock import LOCK_FILE, UNGUARDED, WriterLock, WriterLocks
 from gateway.ops.lifecycle import Gateway
 from gateway.settings import SparkSettings
 from tests.airport import AirportClient

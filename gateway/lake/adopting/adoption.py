@@ -32,12 +32,13 @@ from gateway.lake.adopting.numbering import (
     leaves_before,
     rewrite_with_ids,
 )
+from gateway.lake.commits.failures import Failure, explain
+from gateway.lake.commits.notes import CommitNote, StatementNote, find_commit
+from gateway.lake.commits.writer_lock import UNGUARDED, WriteGuard
 from gateway.lake.spark.engine import Profile, Spark, quoted, table_at
 from gateway.lake.tables.schemas import Column
 from gateway.lake.tables.snapshots import LOG, LogSnapshot, Snapshots
 from gateway.lake.tables.storage import Folder
-from gateway.lake.writing.commits import CommitNote, Failure, StatementNote, explain, find_commit
-from gateway.lake.writing.writer_lock import UNGUARDED, WriteGuard
 
 log = structlog.get_logger(__name__)
 

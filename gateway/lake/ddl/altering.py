@@ -23,13 +23,14 @@ from gateway.errors import (
     UnavailableError,
 )
 from gateway.lake.casts.casting import DOES_NOT_FIT
+from gateway.lake.commits.failures import Failure, explain
+from gateway.lake.commits.notes import CommitNote, StatementNote, find_commit
+from gateway.lake.commits.writer_lock import UNGUARDED, WriteGuard
 from gateway.lake.ddl.alterations import apply
 from gateway.lake.ddl.spark_alter import run_alteration
 from gateway.lake.spark.engine import Profile, Spark
 from gateway.lake.tables.snapshots import Snapshots
 from gateway.lake.tables.storage import Folder
-from gateway.lake.writing.commits import CommitNote, Failure, StatementNote, explain, find_commit
-from gateway.lake.writing.writer_lock import UNGUARDED, WriteGuard
 from gateway.wire.ddl import Alteration, ChangeColumnType
 
 log = structlog.get_logger(__name__)

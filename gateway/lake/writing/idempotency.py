@@ -23,10 +23,10 @@ import pyarrow as pa
 
 from gateway.catalog.changes import Operation, WriteContext
 from gateway.errors import CancelledError, PreconditionError, RequestError
+from gateway.lake.commits.notes import Noted, noted_in
 from gateway.lake.tables.history import commit_times
 from gateway.lake.tables.id_sets import IdSet
 from gateway.lake.tables.storage import Folder
-from gateway.lake.writing.commits import Noted, noted_in
 from gateway.lake.writing.pending import Committed
 from gateway.lake.writing.staging import POSITION, StagedRows
 

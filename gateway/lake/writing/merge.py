@@ -18,13 +18,13 @@ import pyarrow as pa
 
 from gateway.catalog.changes import Operation
 from gateway.errors import InternalError
+from gateway.lake.commits.fence import fenced
 from gateway.lake.spark.columns import lies_in
 from gateway.lake.spark.engine import quoted
 from gateway.lake.tables.id_sets import few_ranges
 from gateway.lake.tables.schemas import TableSchema
 from gateway.lake.tables.snapshots import MARK_APPLICATION, LogSnapshot
 from gateway.lake.writing.change_sets import CODES, OPERATION, ChangeSet
-from gateway.lake.writing.fence import fenced
 from gateway.lake.writing.staging import POSITION, StagedRows
 from gateway.lake.writing.undo import undo_source
 from gateway.lake.writing.uploads import ROWID_FIELD

@@ -7,8 +7,8 @@ from typing import ClassVar, TypeAlias
 
 from gateway.catalog.changes import Footprint, Operation, WriteContext, WriteOptions
 from gateway.errors import GatewayError
+from gateway.lake.commits.notes import StatementNote
 from gateway.lake.tables.id_sets import IdSet
-from gateway.lake.writing.commits import StatementNote
 from gateway.lake.writing.staging import StagedRows
 from gateway.lake.writing.uploads import ROWID_FIELD, UploadPlan
 

@@ -30,6 +30,8 @@ from gateway.errors import (
     PreconditionError,
     UnavailableError,
 )
+from gateway.lake.commits.failures import Failure, causes, explain
+from gateway.lake.commits.notes import StatementNote, noted_in
 from gateway.lake.spark.columns import comparable, differs, lies_in
 from gateway.lake.spark.engine import quoted
 from gateway.lake.tables.history import changes_metadata
@@ -38,7 +40,6 @@ from gateway.lake.tables.schemas import TableSchema
 from gateway.lake.tables.snapshots import LogSnapshot
 from gateway.lake.tables.storage import Folder
 from gateway.lake.writing.change_sets import CODES, OPERATION, ChangeSet, Span
-from gateway.lake.writing.commits import Failure, StatementNote, causes, explain, noted_in
 from gateway.lake.writing.pending import Committed, Undoing
 from gateway.lake.writing.preparation import Prepared, mark_of
 from gateway.lake.writing.rowids import highest_row_id

@@ -28,6 +28,10 @@ from gateway.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
+from gateway.lake.commits.failures import Explained, Failure, explain
+from gateway.lake.commits.notes import CommitNote, StatementNote, affected_in, find_commit
+from gateway.lake.commits.reverting import revert_commit
+from gateway.lake.commits.writer_lock import UNGUARDED, WriteGuard
 from gateway.lake.reading.lookups import ranges_condition
 from gateway.lake.reading.pruning import files_for
 from gateway.lake.spark.engine import Profile, Spark
@@ -35,26 +39,15 @@ from gateway.lake.tables.id_sets import IdSet, joined
 from gateway.lake.tables.snapshots import LogSnapshot, Snapshots
 from gateway.lake.tables.storage import Folder
 from gateway.lake.writing.change_sets import ChangeSet
-from gateway.lake.writing.commits import (
-    CommitNote,
-    Explained,
-    Failure,
-    StatementNote,
-    affected_in,
-    explain,
-    find_commit,
-)
 from gateway.lake.writing.committer import Committer
 from gateway.lake.writing.conflicts import Conflicts
 from gateway.lake.writing.merge import run_append, run_merge
 from gateway.lake.writing.pending import Committed, Outcome, Pending, Undoing, Work
 from gateway.lake.writing.preparation import Prepared, prepare
-from gateway.lake.writing.reverting import revert_commit
 from gateway.lake.writing.spark_keys import check_keys_with_spark
 from gateway.lake.writing.turns import Turns
 from gateway.lake.writing.undo import prepare_undo
 from gateway.lake.writing.violations import find_violations
-from gateway.lake.writing.writer_lock import UNGUARDED, WriteGuard
 from gateway.settings import StagingSettings, WriteSettings
 from gateway.telemetry import metrics
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from gateway.lake.writing.commits import CommitNote
+from gateway.lake.commits.notes import CommitNote
 
 _NOTE = "spark.databricks.delta.commitInfo.userMetadata"
 _SNAPSHOT_DEFAULTS = range(2, 5)  # of `getSnapshotAt`, which Java sees as methods with numbers
@@ -40,6 +40,4 @@ def revert_commit(session: Any, uri: str, version: int, note: CommitNote) -> Non
 
 def _files(snapshot: Any) -> dict[tuple[str, str], Any]:
     """A file is another one with another deletion vector."""
-    return {
-        (file.path(), str(file.getDeletionVectorUniqueId())): file for file in snapshot.allFiles().collectAsList()
-    }
+    return {(file.path(), str(file.getDeletionVectorUniqueId())): file for file in snapshot.allFiles().collectAsList()}

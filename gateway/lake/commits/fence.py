@@ -13,9 +13,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from gateway.lake.commits.failures import HEAD_MOVED
 from gateway.lake.tables.history import commit_file
 from gateway.lake.tables.snapshots import LogSnapshot
-from gateway.lake.writing.commits import HEAD_MOVED
 
 
 def fenced(session: Any, source: Any, head: LogSnapshot) -> Any:
