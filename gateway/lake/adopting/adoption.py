@@ -35,7 +35,8 @@ from gateway.lake.adopting.numbering import (
 from gateway.lake.commits.failures import Failure, explain
 from gateway.lake.commits.notes import CommitNote, StatementNote, find_commit
 from gateway.lake.commits.writer_lock import UNGUARDED, WriteGuard
-from gateway.lake.spark.engine import Profile, Spark, quoted, table_at
+from gateway.lake.spark.engine import Profile, Spark
+from gateway.lake.sql.quoting import quoted, table_at, text_literal
 from gateway.lake.tables.schemas import Column
 from gateway.lake.tables.snapshots import LOG, LogSnapshot, Snapshots
 from gateway.lake.tables.storage import Folder
@@ -157,8 +158,7 @@ class Adoption:
         return self._alter(f"ALTER COLUMN {quoted(rowid.name)} FIRST") if 0 < count <= before else 0
 
     def _set(self, key: str, value: str) -> int:
-        escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-        return self._alter(f"SET TBLPROPERTIES ('{key}' = '{escaped}')")
+        return self._alter(f"SET TBLPROPERTIES ({text_literal(key)} = {text_literal(value)})")
 
     def _alter(self, change: str) -> int:
         def alter(head: LogSnapshot, note: CommitNote, _attempt: int) -> int:

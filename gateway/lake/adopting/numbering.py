@@ -14,8 +14,10 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, Window, functions
 
-from gateway.lake.spark.engine import quoted
+from gateway.lake.sql.quoting import quoted
 from gateway.lake.tables.snapshots import MARK_APPLICATION
 
 _NOTE = "spark.databricks.delta.commitInfo.userMetadata"
@@ -54,8 +56,6 @@ class Unnumbered:
 
 def find_unnumbered(session: Any, uri: str, rowid: str) -> Unnumbered:
     """Look through a table's newest version; the ids of all rows are read, nothing else."""
-    from pyspark.sql import functions
-
     snapshot = _delta_log(session, uri).startTransaction().snapshot()
     rows = (
         session.read.format("delta")
@@ -87,9 +87,6 @@ def find_unnumbered(session: Any, uri: str, rowid: str) -> Unnumbered:
 
 def _kept(rows: Any) -> Any:
     """Each id that several rows have, and the oldest of their files; None where there are none."""
-    from pyspark import StorageLevel
-    from pyspark.sql import functions
-
     twice = rows.where("id IS NOT NULL").groupBy("id").count().where("count > 1").select("id")
     if twice.isEmpty():  # the usual case costs but this one look
         return None
@@ -99,8 +96,6 @@ def _kept(rows: Any) -> Any:
 
 def _files(session: Any, uri: str, snapshot: Any) -> list[tuple[str, str, int, int]]:
     """Full path, name in the log, bytes and time of each file; paths are compared without their escapes."""
-    from pyspark.sql import DataFrame
-
     base = unquote(_delta_log(session, uri).dataPath().toUri().toString())
     listed = DataFrame(snapshot.allFiles().toDF(), session).select("path", "size", "modificationTime").collect()
     return [(_full_path(base, path), path, size, modified) for path, size, modified in listed]
@@ -160,8 +155,6 @@ def _mark(transaction: Any, *, watched: bool) -> int:
 
 def _read(session: Any, uri: str, transaction: Any, added: list[Any]) -> Any:
     """The files' rows, each with its place. Spark cuts the same files into the same tasks each time it reads them."""
-    from pyspark.sql import DataFrame, functions
-
     jvm, snapshot, delta_log = session._jvm, transaction.snapshot(), _delta_log(session, uri)
     read = delta_log.createDataFrame(snapshot, _seq(jvm, added), False, jvm.scala.Option.apply(None))
     tracked = jvm.org.apache.spark.sql.delta.RowTracking.preserveRowTrackingColumns(read, snapshot)
@@ -175,8 +168,6 @@ def _read(session: Any, uri: str, transaction: Any, added: list[Any]) -> Any:
 
 def _doubled(rows: Any, rowid: str, found: Unnumbered) -> Any:
     """The places of rows whose id another row keeps, None where no id is doubled."""
-    from pyspark.sql import Window, functions
-
     if found.kept is None:
         return None
     members = rows.select(functions.col(quoted(rowid)).alias("id"), _PLACE, _TASK, _PATH).join(found.kept, "id")
@@ -187,8 +178,6 @@ def _doubled(rows: Any, rowid: str, found: Unnumbered) -> Any:
 
 def _spans(rows: Any, rowid: str, doubled: Any, start: int) -> tuple[pa.Table, int, int]:
     """For each task its first and last place to number and the first's id; how many rows; the first id left over."""
-    from pyspark.sql import functions
-
     places = rows.where(functions.col(quoted(rowid)).isNull()).select(_PLACE, _TASK)
     if doubled is not None:
         places = places.unionByName(doubled.select(_PLACE, _TASK))
@@ -204,8 +193,6 @@ def _spans(rows: Any, rowid: str, doubled: Any, start: int) -> tuple[pa.Table, i
 
 
 def _numbered(session: Any, rows: Any, rowid: str, doubled: Any, spans: pa.Table) -> Any:
-    from pyspark.sql import functions
-
     names = [name for name in rows.columns if name not in (_PLACE, _PATH, _TASK)]
     rows = rows.join(functions.broadcast(session.createDataFrame(spans)), _TASK, "left")
     own, place = functions.col(quoted(rowid)), functions.col(_PLACE)
@@ -225,8 +212,6 @@ def _numbered(session: Any, rows: Any, rowid: str, doubled: Any, spans: pa.Table
 
 
 def _named(files: Sequence[UnnumberedFile]) -> Any:
-    from pyspark.sql import functions
-
     return functions.col("path").isin([file.path for file in files])._jc
 
 

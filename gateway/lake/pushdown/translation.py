@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from pyspark.sql import Column
-
 from gateway.lake.pushdown.conditions import (
     ALWAYS,
     NEVER,
@@ -22,14 +20,12 @@ from gateway.lake.pushdown.conditions import (
     Size,
     size_of,
 )
-from gateway.lake.pushdown.datafusion import DataFusion
 from gateway.lake.pushdown.operands import Binding, Bindings
 from gateway.lake.pushdown.rules import OutOfStepsError, Rules
-from gateway.lake.pushdown.spark import Spark
 from gateway.lake.pushdown.statistics import guarded
 from gateway.wire.filter_tree import Expression
 
-__all__ = ["Binding", "Bindings", "Engine", "Translation", "say_datafusion", "say_spark", "to_datafusion", "to_spark"]
+__all__ = ["Binding", "Bindings", "Engine", "Translation", "say", "translate"]
 
 P = TypeVar("P")
 
@@ -60,27 +56,8 @@ class Translation(Generic[P]):
     dropped: int
 
 
-def to_datafusion(conjuncts: Sequence[Expression], bindings: Bindings) -> Translation[str]:
-    """A condition in SQL for `deltalake.QueryBuilder`, over unqualified column names."""
-    return _translate(DataFusion(), conjuncts, bindings)
-
-
-def to_spark(conjuncts: Sequence[Expression], bindings: Bindings) -> Translation[Column]:
-    """A boolean column; needs a running Spark session, whose literals it makes."""
-    return _translate(Spark(), conjuncts, bindings)
-
-
-def say_datafusion(condition: Condition) -> str | None:
-    """A condition of the gateway's own, word for word; None where it says nothing."""
-    return _say(DataFusion(), condition)
-
-
-def say_spark(condition: Condition) -> Column | None:
-    """The same for Spark; a list too long for it is said as its range."""
-    return _say(Spark(), condition)
-
-
-def _translate(engine: Engine[P], conjuncts: Sequence[Expression], bindings: Bindings) -> Translation[P]:
+def translate(engine: Engine[P], conjuncts: Sequence[Expression], bindings: Bindings) -> Translation[P]:
+    """The client's conjuncts in the engine's words, over unqualified column names."""
     rules, room, parts = Rules(bindings), MOST, []
     for conjunct in conjuncts:
         try:
@@ -90,7 +67,7 @@ def _translate(engine: Engine[P], conjuncts: Sequence[Expression], bindings: Bin
             continue
         if size.leaves > room.leaves or size.values > room.values or size.nesting > room.nesting:
             continue
-        part = _say(engine, condition)
+        part = say(engine, condition)
         if part is not None:
             parts.append(part)
             room = Size(room.leaves - size.leaves, room.values - size.values, room.nesting)
@@ -98,10 +75,10 @@ def _translate(engine: Engine[P], conjuncts: Sequence[Expression], bindings: Bin
     return Translation(predicate, pushed=len(parts), dropped=len(conjuncts) - len(parts))
 
 
-def _say(engine: Engine[P], condition: Condition) -> P | None:
-    """A condition in the engine's words; None, as ALWAYS, says nothing."""
+def say(engine: Engine[P], condition: Condition) -> P | None:
+    """A condition in the engine's words, as it stands; None, as ALWAYS, says nothing."""
     if isinstance(condition, AllOf | AnyOf):
-        said = [_say(engine, child) for child in condition.children]
+        said = [say(engine, child) for child in condition.children]
         known = [part for part in said if part is not None]
         if isinstance(condition, AllOf):
             return engine.all(known) if known else None

@@ -15,10 +15,11 @@ import structlog
 
 from gateway.catalog.capabilities import BatchStream, Chunk, ScanReport, ScanRequest
 from gateway.errors import CancelledError
-from gateway.lake.pushdown.datafusion import DataFusion, quote_identifier
-from gateway.lake.pushdown.translation import Binding, Bindings, to_datafusion
+from gateway.lake.pushdown.datafusion import DataFusion
+from gateway.lake.pushdown.translation import Binding, Bindings, translate
 from gateway.lake.reading.direct import Explained, engine_rows
-from gateway.lake.reading.own_reads import OwnReads, Selection
+from gateway.lake.reading.lookups import Selection
+from gateway.lake.reading.own_reads import OwnReads
 from gateway.lake.reading.projection import (
     Projection,
     Widener,
@@ -34,6 +35,7 @@ from gateway.lake.reading.slices import cut, slice_predicate
 from gateway.lake.reading.spark_reader import SparkStream
 from gateway.lake.reading.widths import Widths
 from gateway.lake.spark.engine import Spark
+from gateway.lake.sql.quoting import double_quoted
 from gateway.lake.tables.schemas import ROWID, TableSchema, is_rowid
 from gateway.lake.tables.snapshots import TABLE, LogSnapshot
 from gateway.settings import ScanSettings
@@ -107,10 +109,10 @@ class _Query:
 
 
 def _direct_query(request: ScanRequest, projection: Projection, bindings: Bindings, report: ScanReport) -> _Query:
-    translation = to_datafusion(request.conjuncts, bindings)
+    translation = translate(DataFusion(), request.conjuncts, bindings)
     report.filters_pushed, report.filters_dropped = translation.pushed, translation.dropped
     # With nothing to read the engine still counts rows, from the files' footers alone.
-    columns = ", ".join(quote_identifier(column.name) for column in projection.reads) or "1"
+    columns = ", ".join(double_quoted(column.name) for column in projection.reads) or "1"
     return _Query(f"SELECT {columns} FROM {TABLE}", translation.predicate)  # noqa: S608 - quoted names
 
 

@@ -9,16 +9,18 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import functions
 
 from gateway.catalog.capabilities import Chunk, ScanReport, ScanRequest
 from gateway.errors import CancelledError, GatewayError, InternalError, UnavailableError
 from gateway.lake.pushdown.spark import Spark as SparkWords
-from gateway.lake.pushdown.translation import Bindings, to_spark
+from gateway.lake.pushdown.translation import Bindings, translate
 from gateway.lake.reading.projection import Projection, Widener, pieces_of, rows_per_batch
 from gateway.lake.reading.slices import slice_predicate
 from gateway.lake.reading.spark_batches import SparkBatches, begun_apart, in_background, in_small_partitions
 from gateway.lake.reading.widths import Widths
-from gateway.lake.spark.engine import Profile, Spark, State, quoted
+from gateway.lake.spark.engine import Profile, Spark, State
+from gateway.lake.sql.quoting import quoted
 from gateway.lake.tables.snapshots import LogSnapshot
 from gateway.settings import ScanSettings
 
@@ -107,11 +109,9 @@ class SparkStream:
             raise CancelledError("the scan was cancelled")
 
     def _frame(self, session: Any) -> Any:
-        from pyspark.sql import functions
-
         snapshot = self._snapshot
         frame = session.read.format("delta").option("versionAsOf", snapshot.version).load(snapshot.uri)
-        translation = to_spark(self._request.conjuncts, self._bindings)
+        translation = translate(SparkWords(), self._request.conjuncts, self._bindings)
         self.report.filters_pushed, self.report.filters_dropped = translation.pushed, translation.dropped
         if translation.predicate is not None:
             frame = frame.where(translation.predicate)

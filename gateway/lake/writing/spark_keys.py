@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from pyspark.sql import functions
+
 from gateway.catalog.changes import Operation
-from gateway.lake.spark.engine import quoted
+from gateway.lake.sql.quoting import quoted
 from gateway.lake.tables.snapshots import LogSnapshot
 from gateway.lake.writing.change_sets import CODES, OPERATION, ChangeSet
 from gateway.lake.writing.keys import Key, keys_of, null_in, values_of, violation
@@ -25,8 +27,6 @@ def check_keys_with_spark(session: Any, snapshot: LogSnapshot, change: ChangeSet
 
 
 def _check_with_spark(session: Any, snapshot: LogSnapshot, key: Key, change: ChangeSet) -> None:
-    from pyspark.sql import functions
-
     table = session.read.format("delta").option("versionAsOf", snapshot.version).load(snapshot.uri)
     new = source_of(session, table, snapshot, change)
     rowid = functions.lit(None) if snapshot.schema.rowid is None else functions.col(quoted(snapshot.schema.rowid.name))
@@ -55,8 +55,6 @@ def _check_with_spark(session: Any, snapshot: LogSnapshot, key: Key, change: Cha
 
 
 def _join(new: Any, table: Any, key: Key) -> Any:
-    from pyspark.sql import functions
-
     new, table = new.alias("new"), table.alias("stored")
     condition = functions.lit(True)
     for name in key.names:

@@ -8,6 +8,7 @@ needs row ids, and a table that is not append-only.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,7 +24,9 @@ from gateway.lake.writing.idempotency import Answers, digest_of
 from gateway.lake.writing.pending import Committed, Pending
 from gateway.lake.writing.staging import POSITION, StagedRows, StagingFolder
 from gateway.lake.writing.uploads import ROWID_FIELD, ComputedColumns, Partitions, convert, plan_upload
-from gateway.lake.writing.writer import TableWriter
+
+if TYPE_CHECKING:
+    from gateway.lake.writing.writer import TableWriter
 
 _APPEND_ONLY = "delta.appendOnly"
 _MAPPING_MODE = "delta.columnMapping.mode"

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
+from pyspark.sql import functions
 
 from gateway.catalog.changes import Footprint, Operation
 from gateway.errors import (
@@ -33,7 +34,7 @@ from gateway.errors import (
 from gateway.lake.commits.failures import Failure, causes, explain
 from gateway.lake.commits.notes import StatementNote, noted_in
 from gateway.lake.spark.columns import comparable, differs, lies_in
-from gateway.lake.spark.engine import quoted
+from gateway.lake.sql.quoting import quoted
 from gateway.lake.tables.history import changes_metadata
 from gateway.lake.tables.id_sets import IdSet, Range, joined
 from gateway.lake.tables.schemas import TableSchema
@@ -213,8 +214,6 @@ def _differing(session: Any, head: LogSnapshot, version: int) -> IdSet:
 
 def undo_source(session: Any, head: LogSnapshot, spans: Sequence[Span]) -> Any:
     """The rows of the compensating change."""
-    from pyspark.sql import functions
-
     codes = {kind: functions.lit(code).cast("byte") for kind, code in CODES.items()}
     operation = (
         functions.when(~functions.col(_WAS_THERE), codes[Operation.DELETE])
@@ -235,8 +234,6 @@ def _both_states(session: Any, head: LogSnapshot, spans: Sequence[Span]) -> Any:
 
 
 def _both_states_of(session: Any, head: LogSnapshot, span: Span) -> Any:
-    from pyspark.sql import functions
-
     before = _at(session, head, span.before, span.row_ids, "b", _WAS_THERE)
     after = _at(session, head, span.after, span.row_ids, "a", _IS_THERE)
     rows = before.join(after, ROWID_FIELD, "full_outer").na.fill(False, [_WAS_THERE, _IS_THERE])
@@ -247,8 +244,6 @@ def _both_states_of(session: Any, head: LogSnapshot, span: Span) -> Any:
 
 
 def _has_changed(schema: TableSchema, one: str, other: str) -> Any:
-    from pyspark.sql import functions
-
     changed = functions.lit(False)
     for column in comparable(schema.columns):
         place = schema.columns.index(column)
@@ -258,8 +253,6 @@ def _has_changed(schema: TableSchema, one: str, other: str) -> Any:
 
 def _at(session: Any, head: LogSnapshot, version: int, row_ids: IdSet | None, prefix: str, is_there: str) -> Any:
     """The rows of a version, their columns by place, and a mark that survives an outer join."""
-    from pyspark.sql import functions
-
     assert head.schema.rowid is not None
     stored = quoted(head.schema.rowid.name)
     table = session.read.format("delta").option("versionAsOf", version).load(head.uri)
@@ -277,8 +270,6 @@ def _at(session: Any, head: LogSnapshot, version: int, row_ids: IdSet | None, pr
 
 def check_undo(session: Any, head: LogSnapshot, spans: Sequence[Span]) -> tuple[Range, int]:
     """The range that the rows' ids lie in, and their number; a ConflictError when others changed one of them since."""
-    from pyspark.sql import functions
-
     current = _at(session, head, head.version, None, "c", _STILL_THERE)
     still = functions.col(_STILL_THERE).isNotNull()
     clash = functions.when(functions.col(_IS_THERE), ~still | _has_changed(head.schema, "c", "a")).otherwise(still)

@@ -11,9 +11,11 @@ from functools import reduce
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import functions
+from pyspark.sql.types import LongType
 
 from gateway.catalog.changes import Operation
-from gateway.lake.spark.engine import quoted
+from gateway.lake.sql.quoting import quoted
 from gateway.lake.tables.schemas import CONSTRAINT_PREFIX
 from gateway.lake.tables.snapshots import LogSnapshot
 from gateway.lake.writing.change_sets import CODES, OPERATION, ChangeSet
@@ -25,8 +27,6 @@ _STATEMENT = "_deltaport_statement"
 
 def find_violations(session: Any, head: LogSnapshot, change: ChangeSet, rows_each: Sequence[int]) -> dict[int, str]:
     """Statements by their place in the change, with what each one breaks; they have so many rows each, in order."""
-    from pyspark.sql import functions
-
     assert isinstance(change.rows, pa.Table)
     constraints = list(_constraints(head))
     if not constraints:
@@ -43,8 +43,6 @@ def find_violations(session: Any, head: LogSnapshot, change: ChangeSet, rows_eac
 
 def _constraints(head: LogSnapshot) -> Iterator[tuple[str, Any]]:
     """Each with its text for the client, and the condition under which a row breaks it."""
-    from pyspark.sql import functions
-
     for column in head.schema.columns:
         if not column.nullable and column.computed is None:
             text = f"NOT NULL constraint failed: column '{column.name}'"
@@ -56,8 +54,6 @@ def _constraints(head: LogSnapshot) -> Iterator[tuple[str, Any]]:
 
 
 def _with_statements(session: Any, table: Any, rows: pa.Table, rows_each: Sequence[int]) -> Any:
-    from pyspark.sql.types import LongType
-
     numbers = pa.array([number for number, count in enumerate(rows_each) for _ in range(count)], pa.int64())
     numbered = rows.append_column(_STATEMENT, numbers)
     return rows_in_memory(session, numbered, {**stored_types(table), _STATEMENT: LongType()})
@@ -65,7 +61,6 @@ def _with_statements(session: Any, table: Any, rows: pa.Table, rows_each: Sequen
 
 def _images(table: Any, source: Any, head: LogSnapshot, change: ChangeSet) -> Iterator[Any]:
     """The rows as they would be stored."""
-    from pyspark.sql import functions
 
     def of(operation: Operation) -> Any:
         if len(change.operations) == 1:
