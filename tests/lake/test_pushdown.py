@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 
 from gateway.lake.pushdown.datafusion import DataFusion
 from gateway.lake.pushdown.spark import Spark as SparkWords
-from gateway.lake.pushdown.translation import MOST, Binding, Bindings, Translation, translate
+from gateway.lake.pushdown.translation import MOST, Binding, Bindings, Engine, Translation, conditions_of, translate
 from gateway.wire.filter_tree import (
     And,
     Case,
@@ -48,7 +48,12 @@ from gateway.wire.filter_tree import (
 from gateway.wire.filters import Filters, parse_filters
 from tests.captures import VECTORS, filters
 
-to_datafusion, to_spark = partial(translate, DataFusion()), partial(translate, SparkWords())
+
+def in_words_of(engine: Engine[Any], conjuncts: Sequence[Any], bindings: Bindings) -> Translation[Any]:
+    return translate(engine, conditions_of(conjuncts, bindings))
+
+
+to_datafusion, to_spark = partial(in_words_of, DataFusion()), partial(in_words_of, SparkWords())
 
 BIGINT, VARCHAR, BOOLEAN = ValueType(TypeId.BIGINT), ValueType(TypeId.VARCHAR), ValueType(TypeId.BOOLEAN)
 

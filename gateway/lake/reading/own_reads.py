@@ -20,7 +20,6 @@ from gateway.lake.pushdown.datafusion import DataFusion
 from gateway.lake.pushdown.spark import MOST_ITEMS
 from gateway.lake.pushdown.spark import Spark as SparkWords
 from gateway.lake.pushdown.translation import say
-from gateway.lake.reading.direct import Explained, engine_rows
 from gateway.lake.reading.lookups import Selection
 from gateway.lake.reading.projection import before_decoding, rows_per_batch
 from gateway.lake.reading.pruning import files_for
@@ -63,9 +62,9 @@ class OwnReads:
         names = ", ".join(double_quoted(column.name) for column in selection.columns)
         condition = say(DataFusion(), selection.condition)
         where = "" if condition is None else f" WHERE {condition}"
-        with Explained(snapshot):
+        with snapshot.explained_errors():
             sql = f"SELECT {names} FROM {TABLE}{where}"  # noqa: S608 - quoted names, rendered literals
-            for batch in snapshot.query(sql, engine_rows(rows)):
+            for batch in snapshot.query(sql, rows):
                 for part in before_decoding(batch, self._settings.batch_bytes):
                     yield part.cast(selection.stored)
 
