@@ -17,10 +17,10 @@ import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Window, functions
 
+from gateway.lake.commits.delta_log import delta_log, read_files, replace_files, seq, start_transaction
 from gateway.lake.sql.quoting import quoted
 from gateway.lake.tables.snapshots import MARK_APPLICATION
 
-_NOTE = "spark.databricks.delta.commitInfo.userMetadata"
 # What is told of a row while it is numbered: its place in the read, the task that reads it, its file.
 _PLACE, _TASK, _PATH = "__deltaport_place", "__deltaport_task", "__deltaport_path"
 _FIRST, _LAST, _START, _DOUBLED = (f"__deltaport_{name}" for name in ("first", "last", "start", "doubled"))
@@ -56,7 +56,7 @@ class Unnumbered:
 
 def find_unnumbered(session: Any, uri: str, rowid: str) -> Unnumbered:
     """Look through a table's newest version; the ids of all rows are read, nothing else."""
-    snapshot = _delta_log(session, uri).startTransaction().snapshot()
+    snapshot = delta_log(session, uri).startTransaction().snapshot()
     rows = (
         session.read.format("delta")
         .option("versionAsOf", snapshot.version())
@@ -96,7 +96,7 @@ def _kept(rows: Any) -> Any:
 
 def _files(session: Any, uri: str, snapshot: Any) -> list[tuple[str, str, int, int]]:
     """Full path, name in the log, bytes and time of each file; paths are compared without their escapes."""
-    base = unquote(_delta_log(session, uri).dataPath().toUri().toString())
+    base = unquote(delta_log(session, uri).dataPath().toUri().toString())
     listed = DataFrame(snapshot.allFiles().toDF(), session).select("path", "size", "modificationTime").collect()
     return [(_full_path(base, path), path, size, modified) for path, size, modified in listed]
 
@@ -110,39 +110,30 @@ def _full_path(base: str, path: str) -> str:
 
 
 def rewrite_with_ids(
-    session: Any, uri: str, rowid: str, found: Unnumbered, files: Sequence[UnnumberedFile], note: str, headroom: int
+    session: Any, uri: str, rowid: str, found: Unnumbered, files: Sequence[UnnumberedFile], headroom: int
 ) -> int:
     """Number the rows of these files in one commit; how many rows. 0, and no commit, when the files are gone.
 
     With a headroom, the ids begin that far above the mark, and others may give
     ids meanwhile; without, whoever does is a conflict.
     """
-    jvm = session._jvm
-    # Delta's transaction takes its settings from the thread's session.
-    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
-    transaction = _delta_log(session, uri).startTransaction()
+    jvm, transaction = session._jvm, start_transaction(session, uri)
     added = list(transaction.snapshot().allFiles().filter(_named(files)).collectAsList())
     start = max(_mark(transaction, watched=headroom == 0), found.highest) + 1 + headroom
-    transaction.trackFilesRead(_seq(jvm, added))
+    transaction.trackFilesRead(seq(jvm, added))
     rows = _read(session, uri, transaction, added)
     doubled = _doubled(rows, rowid, found)
     spans, count, end = _spans(rows, rowid, doubled, start)
     if count == 0:
         return 0
     numbered = _numbered(session, rows, rowid, doubled, spans)
-    written = jvm.scala.jdk.javaapi.CollectionConverters.asJava(transaction.writeFiles(numbered._jdf))
-    now = int(time.time() * 1000)
+    now = jvm.scala.Option.apply(int(time.time() * 1000))
     actions = [
-        jvm.org.apache.spark.sql.delta.actions.SetTransaction(MARK_APPLICATION, end - 1, jvm.scala.Option.apply(now)),
-        *(file.removeWithTimestamp(now, True) for file in added),
-        *written,
+        jvm.org.apache.spark.sql.delta.actions.SetTransaction(MARK_APPLICATION, end - 1, now),
+        *replace_files(jvm, transaction, added, numbered),
     ]
     update = getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$Update")(jvm.scala.Option.apply(None))
-    session.conf.set(_NOTE, note)
-    try:
-        transaction.commit(_seq(jvm, actions), update)
-    finally:
-        session.conf.unset(_NOTE)
+    transaction.commit(seq(jvm, actions), update)
     return count
 
 
@@ -155,10 +146,7 @@ def _mark(transaction: Any, *, watched: bool) -> int:
 
 def _read(session: Any, uri: str, transaction: Any, added: list[Any]) -> Any:
     """The files' rows, each with its place. Spark cuts the same files into the same tasks each time it reads them."""
-    jvm, snapshot, delta_log = session._jvm, transaction.snapshot(), _delta_log(session, uri)
-    read = delta_log.createDataFrame(snapshot, _seq(jvm, added), False, jvm.scala.Option.apply(None))
-    tracked = jvm.org.apache.spark.sql.delta.RowTracking.preserveRowTrackingColumns(read, snapshot)
-    rows = DataFrame(tracked, session).select(
+    rows = read_files(session, uri, transaction, added).select(
         "*",
         functions.monotonically_increasing_id().alias(_PLACE),
         functions.col("_metadata.file_path").alias(_PATH),
@@ -213,14 +201,6 @@ def _numbered(session: Any, rows: Any, rowid: str, doubled: Any, spans: pa.Table
 
 def _named(files: Sequence[UnnumberedFile]) -> Any:
     return functions.col("path").isin([file.path for file in files])._jc
-
-
-def _delta_log(session: Any, uri: str) -> Any:
-    return session._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, uri)
-
-
-def _seq(jvm: Any, items: Sequence[Any]) -> Any:
-    return jvm.org.apache.spark.api.python.PythonUtils.toSeq(list(items))
 
 
 def leaves_before(session: Any, uri: str, column: str) -> int:

@@ -179,7 +179,7 @@ class Spark:
         return self._jvm
 
     @staticmethod
-    def has_ended(jvm: Any, within_seconds: float = 10) -> bool:
+    def has_ended(jvm: Any, within_seconds: float) -> bool:
         """Whether this JVM is surely gone, so that it can write nothing any more; waits a little for it."""
         if jvm is None:
             return False
