@@ -11,10 +11,10 @@ from gateway.catalog.editing import Editors
 from gateway.catalog.names import TableName
 from gateway.catalog.registry import Catalogs
 from gateway.flight.actions import Actions
+from gateway.flight.admission import Gate
 from gateway.flight.browsing import Browsing
 from gateway.flight.ddl import Ddl
 from gateway.flight.exchanges import Exchanges
-from gateway.flight.gate import Gate
 from gateway.flight.pending_creations import PendingCreations
 from gateway.flight.puts import Puts
 from gateway.flight.scans import Scans

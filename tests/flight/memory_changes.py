@@ -14,8 +14,8 @@ from gateway.catalog.changes import Operation, Statement, WriteContext, WriteOpt
 from gateway.catalog.names import TableName
 from gateway.catalog.registry import Catalogs
 from gateway.errors import CancelledError, NotFoundError, RequestError
+from gateway.flight.admission import KEY, CallMiddlewareFactory, call_of
 from gateway.flight.boundary import Path, errors_as_flight, outcome_of
-from gateway.flight.middleware import KEY, CallMiddlewareFactory, call_of
 from gateway.flight.puts import Puts
 from gateway.flight.statements import Statements
 from gateway.flight.uploads import Uploads
