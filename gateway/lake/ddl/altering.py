@@ -31,7 +31,7 @@ from gateway.lake.ddl.spark_alter import run_alteration
 from gateway.lake.spark.engine import Profile, Spark
 from gateway.lake.tables.snapshots import Snapshots
 from gateway.lake.tables.storage import Folder
-from gateway.wire.ddl import Alteration, ChangeColumnType
+from gateway.wire.ddl_messages import Alteration, ChangeColumnType
 
 log = structlog.get_logger(__name__)
 

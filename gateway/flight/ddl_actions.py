@@ -9,7 +9,7 @@ from gateway.catalog.editing import Editors
 from gateway.flight.browsing import Browsing
 from gateway.flight.pending_creations import PendingCreations
 from gateway.transactions.manager import TransactionManager
-from gateway.wire.ddl import (
+from gateway.wire.ddl_messages import (
     ALTERATIONS,
     RenameTable,
     decode_alter,
@@ -24,7 +24,7 @@ Handler = Callable[[Call, bytes], bytes]
 _NOTHING = b""
 
 
-class Ddl:
+class DdlActions:
     def __init__(
         self, editors: Editors, browsing: Browsing, creations: PendingCreations, transactions: TransactionManager
     ) -> None:
