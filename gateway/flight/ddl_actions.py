@@ -18,7 +18,8 @@ from gateway.wire.ddl_messages import (
     decode_drop_schema,
     decode_drop_table,
 )
-from gateway.wire.packing import contents, pack
+from gateway.wire.listing import encode_contents
+from gateway.wire.packing import pack
 
 Handler = Callable[[Call, bytes], bytes]
 _NOTHING = b""
@@ -48,7 +49,7 @@ class DdlActions:
         request = decode_create_schema(body)
         editor = self._editors.get(request.catalog)
         tables = editor.create_schema(request.schema)
-        return pack(contents([self._browsing.entry(table, request.catalog) for table in tables]))
+        return pack(encode_contents([self._browsing.entry(table, request.catalog) for table in tables]))
 
     def _drop_schema(self, _call: Call, body: bytes) -> bytes:
         request = decode_drop_schema(body)
