@@ -16,7 +16,7 @@ from gateway.catalog.capabilities import Readable
 from gateway.catalog.names import TableName, check_name, fold
 from gateway.catalog.registry import Catalog, Catalogs, Listing
 from gateway.errors import NotFoundError, PreconditionError, RequestError, UnsupportedError
-from gateway.wire.ddl import Alteration, OnConflict, TableDefinition
+from gateway.wire.ddl_messages import Alteration, OnConflict, TableDefinition
 
 # The client answers every look-up of this name by itself, with "not found".
 _UNSEEN_SCHEMA = "main"

@@ -11,11 +11,10 @@ from gateway.catalog.calls import Call
 from gateway.catalog.registry import Catalogs
 from gateway.errors import RequestError, UnsupportedError
 from gateway.flight.browsing import DATABASES_TICKET, Browsing, is_databases
-from gateway.flight.ddl import Ddl
+from gateway.flight.ddl_actions import DdlActions
 from gateway.flight.puts import Puts
 from gateway.flight.scans import REUSE_CONNECTION, Scans
-from gateway.flight.statistics import statistics_reply
-from gateway.flight.transactions import TransactionActions
+from gateway.flight.transaction_actions import TransactionActions
 from gateway.settings import LimitSettings
 from gateway.wire.listing import encode_version
 from gateway.wire.messages import CatalogRequest, EndpointsRequest, FlightInfoRequest, StatisticsRequest
@@ -38,7 +37,7 @@ class Actions:
         scans: Scans,
         puts: Puts,
         transactions: TransactionActions,
-        ddl: Ddl,
+        ddl: DdlActions,
         limits: LimitSettings,
     ) -> None:
         self._catalogs = catalogs
@@ -92,4 +91,4 @@ class Actions:
         return info
 
     def _column_statistics(self, call: Call, body: bytes) -> bytes:
-        return statistics_reply(self._scans, call, StatisticsRequest.decode("column_statistics", body))
+        return self._scans.column_statistics(call, StatisticsRequest.decode("column_statistics", body))

@@ -13,7 +13,7 @@ from gateway.catalog.capabilities import Description, Readable, ScanRequest
 from gateway.catalog.names import fold
 from gateway.catalog.registry import Catalog, Catalogs, Listing
 from gateway.errors import NotFoundError
-from gateway.flight.scans import REUSE_CONNECTION, Scans, Target, as_of
+from gateway.flight.scans import REUSE_CONNECTION, ResolvedTable, Scans, as_of
 from gateway.wire.listing import SchemaEntry, TableEntry, encode_listing, table_info
 from gateway.wire.messages import FlightInfoRequest
 from gateway.wire.tickets import TablePath, decode_path, encode_path
@@ -95,15 +95,15 @@ class Browsing:
     def _info(
         self, call: Call, descriptor: flight.FlightDescriptor, unit: str, value: str, *, with_endpoints: bool
     ) -> flight.FlightInfo:
-        target = self._scans.resolve(call, decode_path(descriptor), as_of(unit, value))
-        whole = ScanRequest(target.shape, frozenset(target.shape.names))
+        resolved = self._scans.resolve(call, decode_path(descriptor), as_of(unit, value))
+        whole = ScanRequest(resolved.shape, frozenset(resolved.shape.names))
         return flight.FlightInfo(
-            target.shape,
+            resolved.shape,
             descriptor,
-            self._scans.tickets(target, whole) if with_endpoints else [],
-            -1 if target.snapshot.rows is None else target.snapshot.rows,
-            target.snapshot.size.bytes,
-            app_metadata=_metadata(target, call.headers.catalog or target.catalog.name),
+            self._scans.tickets(resolved, whole) if with_endpoints else [],
+            -1 if resolved.snapshot.rows is None else resolved.snapshot.rows,
+            resolved.snapshot.size.bytes,
+            app_metadata=_metadata(resolved, call.headers.catalog or resolved.catalog.name),
         )
 
 
@@ -139,7 +139,7 @@ def _entry(table: Readable, description: Description, attached_as: str, catalog:
     )
 
 
-def _metadata(target: Target, attached_as: str) -> bytes:
-    described = target.table.describe()
-    metadata: bytes = table_info(_entry(target.table, described, attached_as, None)).app_metadata
+def _metadata(resolved: ResolvedTable, attached_as: str) -> bytes:
+    described = resolved.table.describe()
+    metadata: bytes = table_info(_entry(resolved.table, described, attached_as, None)).app_metadata
     return metadata

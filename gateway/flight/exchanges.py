@@ -21,7 +21,7 @@ from gateway.catalog.registry import Catalogs
 from gateway.errors import RequestError
 from gateway.flight.pending_creations import PendingCreations
 from gateway.flight.statements import Change, Execution, Statements
-from gateway.flight.uploads import Upload, Uploads
+from gateway.flight.upload_watch import Upload, UploadWatch
 from gateway.wire.packing import pack
 from gateway.wire.tickets import SchemaStamp, decode_path, stamp_of
 
@@ -30,7 +30,7 @@ class Exchanges:
     """Thread-safe: holds nothing of a call."""
 
     def __init__(
-        self, catalogs: Catalogs, statements: Statements, uploads: Uploads, creations: PendingCreations
+        self, catalogs: Catalogs, statements: Statements, uploads: UploadWatch, creations: PendingCreations
     ) -> None:
         self._catalogs = catalogs
         self._statements = statements

@@ -26,7 +26,7 @@ from gateway.catalog.names import fold
 from gateway.catalog.registry import Catalogs
 from gateway.errors import NotFoundError, PreconditionError, RequestError
 from gateway.flight.statements import Change, Execution, Statements
-from gateway.flight.uploads import Upload, Uploads
+from gateway.flight.upload_watch import Upload, UploadWatch
 from gateway.settings import LimitSettings
 from gateway.wire.json_dialect import (
     Command,
@@ -62,7 +62,7 @@ class _Target:
 class Puts:
     """Thread-safe: holds nothing of a call."""
 
-    def __init__(self, catalogs: Catalogs, statements: Statements, uploads: Uploads, limits: LimitSettings) -> None:
+    def __init__(self, catalogs: Catalogs, statements: Statements, uploads: UploadWatch, limits: LimitSettings) -> None:
         self._catalogs = catalogs
         self._statements = statements
         self._uploads = uploads

@@ -9,15 +9,16 @@ import pyarrow as pa
 from pyarrow import flight
 
 from gateway.catalog.calls import Call
-from gateway.catalog.capabilities import AsOf, Readable, ScanRequest, Snapshot
+from gateway.catalog.capabilities import AsOf, ColumnStatistics, Readable, ScanRequest, Snapshot, WithStatistics
 from gateway.catalog.registry import Catalog, Catalogs
-from gateway.errors import NotFoundError, RequestError
+from gateway.errors import NotFoundError, RequestError, UnsupportedError
 from gateway.flight.statements import not_before
 from gateway.flight.streams import Scan, ScanStreams
 from gateway.transactions.manager import TransactionManager
 from gateway.wire.filters import FilterLimits, parse_filters
 from gateway.wire.listing import ROWID_KEY, STATISTICS_KEY
-from gateway.wire.messages import EndpointsRequest
+from gateway.wire.messages import EndpointsRequest, StatisticsRequest
+from gateway.wire.statistics_reply import encode_statistics
 from gateway.wire.tickets import ScanTicket, SchemaStamp, TablePath, decode_path, decode_ticket, encode_ticket, stamp_of
 
 # The client then reads on the connection it has.
@@ -25,7 +26,7 @@ REUSE_CONNECTION = "arrow-flight-reuse-connection://?"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ResolvedTable:
     """A table as one call means it: at a version, in the shape the caller was told."""
 
     catalog: Catalog
@@ -45,16 +46,16 @@ class Scans:
 
     def endpoints(self, call: Call, request: EndpointsRequest) -> list[flight.FlightEndpoint]:
         path = decode_path(request.descriptor)
-        target = self.resolve(call, path, as_of(request.at_unit, request.at_value))
+        resolved = self.resolve(call, path, as_of(request.at_unit, request.at_value))
         scan = ScanRequest(
-            shape=target.shape,
-            columns=_asked_for(target.shape, request),
+            shape=resolved.shape,
+            columns=_asked_for(resolved.shape, request),
             conjuncts=parse_filters(request.filters, self._limits).conjuncts,
         )
-        return self.tickets(target, scan)
+        return self.tickets(resolved, scan)
 
-    def tickets(self, target: Target, scan: ScanRequest) -> list[flight.FlightEndpoint]:
-        name, snapshot = target.table.name, target.snapshot
+    def tickets(self, resolved: ResolvedTable, scan: ScanRequest) -> list[flight.FlightEndpoint]:
+        name, snapshot = resolved.table.name, resolved.snapshot
         return [
             flight.FlightEndpoint(
                 encode_ticket(
@@ -82,15 +83,36 @@ class Scans:
         scan = Scan(call, table, ticket)
         return ticket.shape, self._streams.stream(scan)
 
-    def resolve(self, call: Call, path: TablePath, point: AsOf | None) -> Target:
+    def column_statistics(self, call: Call, request: StatisticsRequest) -> bytes:
+        """The reply to the action of that name."""
+        resolved = self.resolve(call, decode_path(request.descriptor), None)
+        index = resolved.shape.get_field_index(request.column)
+        if index < 0:
+            raise NotFoundError(f"table '{resolved.table.name}' has no column '{request.column[:60]}'")
+        if not isinstance(resolved.snapshot, WithStatistics):
+            raise UnsupportedError(f"table '{resolved.table.name}' has no statistics")
+        kind = resolved.shape.field(index).type
+        now = resolved.snapshot.shape.get_field_index(request.column)
+        # Nothing is known of a column that was replaced since this client attached; reading it is refused.
+        is_same = now >= 0 and resolved.snapshot.shape.field(now).type == kind
+        known = resolved.snapshot.statistics(request.column) if is_same else ColumnStatistics()
+        return encode_statistics(
+            kind,
+            known.minimum,
+            known.maximum,
+            may_have_null=known.may_have_null,
+            may_have_value=known.may_have_value,
+        )
+
+    def resolve(self, call: Call, path: TablePath, point: AsOf | None) -> ResolvedTable:
         catalog = self._catalogs.get(path.catalog or call.headers.catalog)
         table = catalog.table(path.schema, path.table)
         try:
             if point is not None:
                 snapshot = table.at(table.version_as_of(point))
-                return Target(catalog, table, snapshot, _without_statistics(snapshot.shape))
+                return ResolvedTable(catalog, table, snapshot, _without_statistics(snapshot.shape))
             snapshot = self._pinned(call, table, path.stamp)
-            return Target(catalog, table, snapshot, _told_shape(table, snapshot, path.stamp))
+            return ResolvedTable(catalog, table, snapshot, _told_shape(table, snapshot, path.stamp))
         except NotFoundError:
             if not _exists(table):
                 catalog.forget(table)

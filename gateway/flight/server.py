@@ -12,12 +12,11 @@ from pyarrow import flight
 
 from gateway.catalog.calls import Call
 from gateway.flight.actions import Actions
+from gateway.flight.admission import KEY, CallMiddlewareFactory, Gate, call_of, check_headers
 from gateway.flight.boundary import AddTrailer, Path, as_python_error, errors_as_flight, outcome_of
 from gateway.flight.browsing import DATABASES_SHAPE, DATABASES_TICKET, Browsing
 from gateway.flight.connections import cut_connection
 from gateway.flight.exchanges import Exchanges, known_operation
-from gateway.flight.gate import Gate
-from gateway.flight.middleware import KEY, CallMiddlewareFactory, call_of, check_headers
 from gateway.flight.puts import Puts
 from gateway.flight.scans import Scans
 from gateway.telemetry import metrics
@@ -117,7 +116,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         call = call_of(context)
         with _errors_translated(call, context.add_trailer, path), _recorded(method, call, action):
             check_headers(call)
-            with self._gate.inside(call.peer):
+            with self._gate.admit(call.peer):
                 yield call
 
     def _streaming(
@@ -132,7 +131,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
 
         with (
             _errors_translated(call, add_trailer),
-            self._gate.inside(call.peer),
+            self._gate.admit(call.peer),
             contextlib.closing(batches),  # type: ignore[type-var]
         ):
             for batch in batches:

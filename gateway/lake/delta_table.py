@@ -40,7 +40,7 @@ from gateway.lake.writing.staging import StagingFolder
 from gateway.lake.writing.statements import FullyChangeable, ReadOnly, WriteRoom, abilities, changes_of
 from gateway.lake.writing.writer import TableWriter
 from gateway.settings import WriteSettings
-from gateway.wire.ddl import Alteration
+from gateway.wire.ddl_messages import Alteration
 from gateway.wire.tickets import Slice, stamp_of
 
 _DELETION_VECTORS = "deletionVectors"

@@ -15,18 +15,18 @@ from gateway.catalog.names import check_name
 from gateway.catalog.registry import Catalog, Catalogs
 from gateway.errors import UnavailableError
 from gateway.flight.actions import Actions
+from gateway.flight.admission import Gate
 from gateway.flight.browsing import Browsing
-from gateway.flight.ddl import Ddl
+from gateway.flight.ddl_actions import DdlActions
 from gateway.flight.exchanges import Exchanges
-from gateway.flight.gate import Gate
 from gateway.flight.pending_creations import PendingCreations
 from gateway.flight.puts import Puts
 from gateway.flight.scans import Scans
 from gateway.flight.server import FlightServer
 from gateway.flight.statements import Statements
 from gateway.flight.streams import ScanStreams
-from gateway.flight.transactions import TransactionActions
-from gateway.flight.uploads import Uploads
+from gateway.flight.transaction_actions import TransactionActions
+from gateway.flight.upload_watch import UploadWatch
 from gateway.lake.commits.writer_lock import WriterLocks
 from gateway.lake.ddl.spark_alter import forget_log
 from gateway.lake.ddl.warehouse import EditableWarehouse
@@ -61,7 +61,7 @@ class Lake:
 class Service:
     lake: Lake
     streams: ScanStreams
-    uploads: Uploads
+    uploads: UploadWatch
     gate: Gate
     server: FlightServer
 
@@ -133,7 +133,7 @@ def build_service(settings: Settings, spark: Spark | None = None) -> Service:
     browsing = Browsing(lake.catalogs, scans)
     gate = Gate()
     statements = Statements(transactions, settings.limits)
-    uploads = Uploads(settings.limits, streams)
+    uploads = UploadWatch(settings.limits, streams)
     puts = Puts(lake.catalogs, statements, uploads, settings.limits)
     editors = Editors(lake.catalogs)
     creations = PendingCreations(editors, transactions)
@@ -143,7 +143,7 @@ def build_service(settings: Settings, spark: Spark | None = None) -> Service:
         scans,
         puts,
         TransactionActions(lake.catalogs, transactions),
-        Ddl(editors, browsing, creations, transactions),
+        DdlActions(editors, browsing, creations, transactions),
         settings.limits,
     )
     exchanges = Exchanges(lake.catalogs, statements, uploads, creations)

@@ -14,11 +14,11 @@ from gateway.catalog.changes import Operation, Statement, WriteContext, WriteOpt
 from gateway.catalog.names import TableName
 from gateway.catalog.registry import Catalogs
 from gateway.errors import CancelledError, NotFoundError, RequestError
+from gateway.flight.admission import KEY, CallMiddlewareFactory, call_of
 from gateway.flight.boundary import Path, errors_as_flight, outcome_of
-from gateway.flight.middleware import KEY, CallMiddlewareFactory, call_of
 from gateway.flight.puts import Puts
 from gateway.flight.statements import Statements
-from gateway.flight.uploads import Uploads
+from gateway.flight.upload_watch import UploadWatch
 from gateway.settings import LimitSettings, TransactionSettings
 from gateway.transactions.manager import TransactionManager
 from tests.doubles import MemorySource, MemoryTable, memory_catalog, told
@@ -211,7 +211,7 @@ class PutServer(flight.FlightServerBase):
         self.transactions = TransactionManager(TransactionSettings())
         bounds = LimitSettings(**limits)
         statements = Statements(self.transactions, bounds)
-        self.puts = Puts(Catalogs([self.catalog], "lake"), statements, Uploads(bounds, NoScans()), bounds)
+        self.puts = Puts(Catalogs([self.catalog], "lake"), statements, UploadWatch(bounds, NoScans()), bounds)
         self.location = f"grpc://127.0.0.1:{self.port}"
 
     def add(self, kind: type[MemoryRows], data: pa.Table, table: str = "events", schema: str = "analytics") -> Any:

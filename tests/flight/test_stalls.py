@@ -22,7 +22,7 @@ from gateway.errors import CancelledError
 from gateway.flight.exchanges import Exchanges
 from gateway.flight.pending_creations import PendingCreations
 from gateway.flight.statements import Statements
-from gateway.flight.uploads import Uploads
+from gateway.flight.upload_watch import UploadWatch
 from gateway.settings import LimitSettings, TransactionSettings
 from gateway.transactions.manager import TransactionManager
 from gateway.wire.headers import CallHeaders
@@ -212,7 +212,7 @@ def test_an_exchange_whose_count_is_not_taken_has_its_one_effect_and_ends() -> N
     source = MemorySource()
     people = source.add(Inserts(TableName("lake", "demo", "people"), PEOPLE))
     assert isinstance(people, Inserts)
-    uploads, client = Uploads(QUICK, NoScans()), DeafClient([BATCH])
+    uploads, client = UploadWatch(QUICK, NoScans()), DeafClient([BATCH])
     catalogs, transactions = Catalogs([memory_catalog(source)], "lake"), TransactionManager(TransactionSettings())
     creations = PendingCreations(Editors(catalogs), transactions)
     exchanges = Exchanges(catalogs, Statements(transactions, QUICK), uploads, creations)

@@ -24,7 +24,7 @@ from gateway.lake.reading.reader import Readers
 from gateway.lake.tables.storage import Folder
 from gateway.lake.writing.staging import StagingFolder
 from gateway.settings import DdlSettings, ScanSettings, StagingSettings, WriteSettings
-from gateway.wire.ddl import OnConflict, TableDefinition
+from gateway.wire.ddl_messages import OnConflict, TableDefinition
 from tests.airport.arrow_types import duckdb_type
 from tests.doubles import run_in_turn
 from tests.lake.reading import NO_SPARK

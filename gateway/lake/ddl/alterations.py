@@ -37,7 +37,7 @@ from gateway.lake.sql.checks import (
 from gateway.lake.sql.quoting import quoted
 from gateway.lake.tables.schemas import DEFAULT_TEXT
 from gateway.lake.values.types import ANNOTATION_KEY, StoredForm, form_of
-from gateway.wire.ddl import (
+from gateway.wire.ddl_messages import (
     AddColumn,
     AddConstraint,
     AddField,

@@ -30,7 +30,7 @@ from gateway.lake.sql.checks import (
 from gateway.lake.tables.schemas import CHECK_TEXT_PREFIX, CONSTRAINT_PREFIX, DEFAULT_TEXT, ROWID
 from gateway.lake.values.types import ANNOTATION_KEY, form_of, stored_form
 from gateway.lake.writing.keys import PRIMARY_KEY, UNIQUE
-from gateway.wire.ddl import TableDefinition
+from gateway.wire.ddl_messages import TableDefinition
 from gateway.wire.listing import COMMENT_KEY, DEFAULT_KEY
 
 MAPPING_MODE = "delta.columnMapping.mode"

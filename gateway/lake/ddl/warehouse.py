@@ -29,7 +29,7 @@ from gateway.lake.tables.snapshots import LOG
 from gateway.lake.tables.storage import Folder
 from gateway.lake.tables.warehouse import Warehouse
 from gateway.settings import DdlSettings
-from gateway.wire.ddl import TableDefinition
+from gateway.wire.ddl_messages import TableDefinition
 
 log = structlog.get_logger(__name__)
 

@@ -9,7 +9,7 @@ from gateway.catalog.editing import Editors
 from gateway.flight.browsing import Browsing
 from gateway.flight.pending_creations import PendingCreations
 from gateway.transactions.manager import TransactionManager
-from gateway.wire.ddl import (
+from gateway.wire.ddl_messages import (
     ALTERATIONS,
     RenameTable,
     decode_alter,
@@ -18,13 +18,14 @@ from gateway.wire.ddl import (
     decode_drop_schema,
     decode_drop_table,
 )
-from gateway.wire.packing import contents, pack
+from gateway.wire.listing import encode_contents
+from gateway.wire.packing import pack
 
 Handler = Callable[[Call, bytes], bytes]
 _NOTHING = b""
 
 
-class Ddl:
+class DdlActions:
     def __init__(
         self, editors: Editors, browsing: Browsing, creations: PendingCreations, transactions: TransactionManager
     ) -> None:
@@ -48,7 +49,7 @@ class Ddl:
         request = decode_create_schema(body)
         editor = self._editors.get(request.catalog)
         tables = editor.create_schema(request.schema)
-        return pack(contents([self._browsing.entry(table, request.catalog) for table in tables]))
+        return pack(encode_contents([self._browsing.entry(table, request.catalog) for table in tables]))
 
     def _drop_schema(self, _call: Call, body: bytes) -> bytes:
         request = decode_drop_schema(body)

@@ -150,7 +150,7 @@ class Connections(Protocol):
         """End a peer's connection where one call runs on it."""
 
 
-class Uploads:
+class UploadWatch:
     """Watches the running uploads. Thread-safe: `_lock` guards the set of them."""
 
     def __init__(self, limits: LimitSettings, scans: RunningScans) -> None:
