@@ -42,7 +42,7 @@ lint: .venv/.packages ## check style and types
 
 docs: .venv/.packages ## build the documentation into site/; a dead link fails
 	@$(BIN)/python -m deploy.docs.configuration
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 	@echo "Built: site/index.html"
 
 lock: .venv/.packages ## resolve both lock files anew; ARGS=--upgrade for newer versions
