@@ -13,12 +13,20 @@ import pytest
 
 from gateway.catalog.calls import Call
 from gateway.catalog.changes import Operation, WriteContext, WriteOptions
-from gateway.errors import CancelledError, ConstraintError, GatewayError, UnavailableError
+from gateway.errors import (
+    CancelledError,
+    ConflictError,
+    ConstraintError,
+    GatewayError,
+    InternalError,
+    UnavailableError,
+)
 from gateway.lake.tables.id_sets import IdSet
 from gateway.lake.tables.schemas import Column
 from gateway.lake.values.types import stored_form
-from gateway.lake.writing.committer import Committer, Outcome
-from gateway.lake.writing.pending import Committed, Pending
+from gateway.lake.writing.change_sets import ChangeSet
+from gateway.lake.writing.committer import Committer
+from gateway.lake.writing.pending import Committed, Outcome, Pending
 from gateway.lake.writing.staging import StagedRows, StagingFolder
 from gateway.lake.writing.uploads import ROWID_FIELD, UploadPlan
 from gateway.settings import StagingSettings, WriteSettings
@@ -236,3 +244,17 @@ def test_a_statement_that_shares_its_commit_is_noted_with_all_its_ids(make: Call
     pending = make().update(1)
     assert pending.note(done, is_shared=True).ids == done.row_ids.encode()
     assert pending.note(done, is_shared=False).ids is None
+
+
+@pytest.mark.parametrize("error", [ConflictError("somebody was faster"), RuntimeError("unexpected")])
+def test_a_statement_that_fails_late_in_its_preparation_is_not_among_those_written(
+    make: Callable[..., Table], error: Exception
+) -> None:
+    table, change = make(), ChangeSet()
+    late, other = table.insert(), table.insert()
+    change.members[other] = Committed(1, None)
+    with change.blaming(late):
+        change.members[late] = Committed(1, None)
+        raise error
+    assert list(change.members) == [other]
+    assert isinstance(change.settled[late], ConflictError if isinstance(error, ConflictError) else InternalError)

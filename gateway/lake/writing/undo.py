@@ -42,7 +42,7 @@ from gateway.lake.tables.snapshots import LogSnapshot
 from gateway.lake.tables.storage import Folder
 from gateway.lake.writing.change_sets import CODES, OPERATION, ChangeSet, Span
 from gateway.lake.writing.pending import Committed, Undoing
-from gateway.lake.writing.preparation import Prepared, mark_of
+from gateway.lake.writing.preparation import mark_of
 from gateway.lake.writing.rowids import highest_row_id
 from gateway.lake.writing.uploads import ROWID_FIELD
 
@@ -105,17 +105,17 @@ def spans_of(statements: Sequence[tuple[int, IdSet]]) -> list[Span]:
 
 def prepare_undo(
     session: Any, head: LogSnapshot, commits: Folder, undoing: Undoing, schema_at: Callable[[int], TableSchema]
-) -> Prepared:
+) -> ChangeSet:
     """The compensating change as of this head; nothing where there is nothing to undo, or it was undone before."""
-    prepared = Prepared()
+    change = ChangeSet()
     written = find_written(head.table, commits, head.version, undoing.transaction, undoing.footprint)
     if written.undone is not None:
         version, note = written.undone
-        prepared.settled[undoing] = Committed(note.rows, version)
-        return prepared
+        change.settled[undoing] = Committed(note.rows, version)
+        return change
     if not written.statements:
-        prepared.settled[undoing] = Committed(0, None)
-        return prepared
+        change.settled[undoing] = Committed(0, None)
+        return change
     if head.schema.rowid is None:
         raise PreconditionError(f"table '{head.table}' has no row ids: what was written into it cannot be undone")
     if head.configuration.get(_APPEND_ONLY, "false").lower() == "true":
@@ -125,20 +125,18 @@ def prepare_undo(
         spans = _plan(session, head, written)
         bounds, rows = check_undo(session, head, spans)
     if not rows:
-        prepared.settled[undoing] = Committed(0, None)
-        return prepared
+        change.settled[undoing] = Committed(0, None)
+        return change
     highest = highest_row_id(head)
     # Which rows lie in the range is not said, so whoever read one of them before has it compared.
-    prepared.members[undoing] = Committed(rows, None, IdSet((bounds,), is_exact=False))
-    prepared.change = ChangeSet(
-        spans,
-        frozenset(Operation),
-        inserted=tuple(column.name for column in head.schema.columns),
-        updated=tuple(column.name for column in head.schema.columns),
-        named=[bounds],
-        mark=mark_of(head, highest, highest),
-    )
-    return prepared
+    change.members[undoing] = Committed(rows, None, IdSet((bounds,), is_exact=False))
+    change.rows = spans
+    change.operations = frozenset(Operation)
+    change.inserted = tuple(column.name for column in head.schema.columns)
+    change.updated = tuple(column.name for column in head.schema.columns)
+    change.named = [bounds]
+    change.mark = mark_of(head, highest, highest)
+    return change
 
 
 @contextlib.contextmanager
