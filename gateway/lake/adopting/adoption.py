@@ -34,6 +34,7 @@ from gateway.lake.adopting.numbering import (
 )
 from gateway.lake.spark.engine import Profile, Spark
 from gateway.lake.sql.quoting import quoted, table_at, text_literal
+from gateway.lake.tables.internal_names import check_writable
 from gateway.lake.tables.schemas import Column
 from gateway.lake.tables.snapshots import LOG, LogSnapshot, Snapshots
 from gateway.lake.tables.storage import Folder
@@ -101,6 +102,7 @@ class Adoption:
         head = self._snapshots.current()
         if head.configuration.get(_APPEND_ONLY, "false").lower() == "true":
             raise PreconditionError(f"table '{self._table}' is append-only: its rows cannot be changed")
+        check_writable(column.name for column in head.schema.columns)
         for column in head.schema.columns:
             if fold(column.name) == fold(self._column):
                 raise PreconditionError(

@@ -15,11 +15,10 @@ import pyarrow.compute as pc
 
 from gateway.catalog.changes import Operation
 from gateway.lake.tables.id_sets import IdSet, Range
+from gateway.lake.tables.internal_names import OPERATION, POSITION, ROWID_FIELD
 from gateway.lake.tables.schemas import TableSchema
-from gateway.lake.writing.staging import POSITION, StagedRows
-from gateway.lake.writing.uploads import ROWID_FIELD
+from gateway.lake.writing.staging import StagedRows
 
-OPERATION = "_deltaport_operation"
 CODES = {Operation.INSERT: 0, Operation.UPDATE: 1, Operation.DELETE: 2}
 
 

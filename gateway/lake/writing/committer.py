@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from gateway.catalog.changes import Operation
 from gateway.errors import CancelledError, GatewayError, UnavailableError
 from gateway.lake.tables.id_sets import IdSet
+from gateway.lake.tables.internal_names import ROWID_FIELD
 from gateway.lake.writing.pending import Committed, Pending, Work
-from gateway.lake.writing.uploads import ROWID_FIELD
 from gateway.settings import StagingSettings, WriteSettings
 
 Outcome = Committed | GatewayError
