@@ -22,13 +22,14 @@ from gateway.errors import (
     UnavailableError,
 )
 from gateway.lake.tables.id_sets import IdSet
+from gateway.lake.tables.internal_names import ROWID_FIELD
 from gateway.lake.tables.schemas import Column
 from gateway.lake.values.types import stored_form
 from gateway.lake.writing.change_sets import ChangeSet
 from gateway.lake.writing.committer import Committer
 from gateway.lake.writing.pending import Committed, Outcome, Pending
 from gateway.lake.writing.staging import StagedRows, StagingFolder
-from gateway.lake.writing.uploads import ROWID_FIELD, UploadPlan
+from gateway.lake.writing.uploads import UploadPlan
 from gateway.settings import StagingSettings, WriteSettings
 
 KIND = stored_form(pa.field("v", pa.int64()))

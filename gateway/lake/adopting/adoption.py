@@ -29,6 +29,7 @@ from gateway.lake.commits.landing import NUMBERED, Landed, Landing
 from gateway.lake.commits.notes import CommitNote, StatementNote
 from gateway.lake.spark.engine import Profile
 from gateway.lake.sql.quoting import quoted, table_at, text_literal
+from gateway.lake.tables.internal_names import check_writable
 from gateway.lake.tables.schemas import Column
 from gateway.lake.tables.snapshots import LogSnapshot
 
@@ -80,6 +81,7 @@ class Adoption:
         head = self._snapshots.current()
         if head.configuration.get(_APPEND_ONLY, "false").lower() == "true":
             raise PreconditionError(f"table '{self._table}' is append-only: its rows cannot be changed")
+        check_writable(column.name for column in head.schema.columns)
         for column in head.schema.columns:
             if fold(column.name) == fold(self._column):
                 raise PreconditionError(

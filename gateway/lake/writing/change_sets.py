@@ -18,14 +18,13 @@ import structlog
 from gateway.catalog.changes import Operation
 from gateway.errors import GatewayError, InternalError
 from gateway.lake.tables.id_sets import IdSet, Range, joined
+from gateway.lake.tables.internal_names import OPERATION, POSITION, ROWID_FIELD
 from gateway.lake.tables.schemas import TableSchema
 from gateway.lake.writing.pending import Committed, Outcome, Work
-from gateway.lake.writing.staging import POSITION, StagedRows
-from gateway.lake.writing.uploads import ROWID_FIELD
+from gateway.lake.writing.staging import StagedRows
 
 log = structlog.get_logger(__name__)
 
-OPERATION = "_deltaport_operation"
 CODES = {Operation.INSERT: 0, Operation.UPDATE: 1, Operation.DELETE: 2}
 
 

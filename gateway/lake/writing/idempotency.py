@@ -26,9 +26,10 @@ from gateway.errors import CancelledError, PreconditionError, RequestError
 from gateway.lake.commits.notes import Noted, noted_in
 from gateway.lake.tables.history import commit_times
 from gateway.lake.tables.id_sets import IdSet
+from gateway.lake.tables.internal_names import POSITION
 from gateway.lake.tables.storage import Folder
 from gateway.lake.writing.pending import Committed
-from gateway.lake.writing.staging import POSITION, StagedRows
+from gateway.lake.writing.staging import StagedRows
 
 _WINDOW_ROWS = 8_192
 _LOOK_SECONDS = 1

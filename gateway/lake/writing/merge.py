@@ -25,12 +25,12 @@ from gateway.lake.commits.fence import fenced
 from gateway.lake.spark.columns import lies_in
 from gateway.lake.sql.quoting import quoted
 from gateway.lake.tables.id_sets import few_ranges
+from gateway.lake.tables.internal_names import OPERATION, POSITION, ROWID_FIELD
 from gateway.lake.tables.schemas import TableSchema
 from gateway.lake.tables.snapshots import MARK_APPLICATION, LogSnapshot
-from gateway.lake.writing.change_sets import CODES, OPERATION, ChangeSet
-from gateway.lake.writing.staging import POSITION, StagedRows
+from gateway.lake.writing.change_sets import CODES, ChangeSet
+from gateway.lake.writing.staging import StagedRows
 from gateway.lake.writing.undo import undo_source
-from gateway.lake.writing.uploads import ROWID_FIELD
 
 _LISTED_RANGES = 2_000  # of ids are named in the pruning condition as they are; more of them by few wider ones
 _RANGES = 64

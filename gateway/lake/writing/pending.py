@@ -9,8 +9,9 @@ from gateway.catalog.changes import Footprint, Operation, WriteContext, WriteOpt
 from gateway.errors import GatewayError
 from gateway.lake.commits.notes import StatementNote
 from gateway.lake.tables.id_sets import IdSet
+from gateway.lake.tables.internal_names import ROWID_FIELD
 from gateway.lake.writing.staging import StagedRows
-from gateway.lake.writing.uploads import ROWID_FIELD, UploadPlan
+from gateway.lake.writing.uploads import UploadPlan
 
 # Of row ids, in the note of a statement that has its commit to itself: what changed is then what the commit changed.
 _NOTED_CHARACTERS = 16_384

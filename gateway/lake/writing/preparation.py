@@ -17,20 +17,14 @@ from gateway.catalog.changes import Operation
 from gateway.errors import GatewayError, NotFoundError, PreconditionError, RequestError
 from gateway.lake.reading.lookups import distinct, rows_by_id
 from gateway.lake.tables.id_sets import IdSet, Range, joined
+from gateway.lake.tables.internal_names import OPERATION, ROWID_FIELD
 from gateway.lake.tables.schemas import Column
 from gateway.lake.tables.snapshots import LogSnapshot
-from gateway.lake.writing.change_sets import (
-    OPERATION,
-    ChangeSet,
-    code_column,
-    last_of_each,
-    together,
-)
+from gateway.lake.writing.change_sets import ChangeSet, code_column, last_of_each, together
 from gateway.lake.writing.conflicts import Conflicts
 from gateway.lake.writing.keys import KeyChange, Verdict, judge_keys, keys_of
 from gateway.lake.writing.pending import Committed, Pending
 from gateway.lake.writing.rowids import highest_row_id
-from gateway.lake.writing.uploads import ROWID_FIELD
 
 log = structlog.get_logger(__name__)
 

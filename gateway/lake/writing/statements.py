@@ -16,14 +16,15 @@ import pyarrow.compute as pc
 from gateway.catalog.changes import Operation, WriteContext, WriteOptions
 from gateway.errors import CancelledError, RequestError
 from gateway.lake.reading.lookups import rows_by_id
+from gateway.lake.tables.internal_names import POSITION, ROWID_FIELD
 from gateway.lake.tables.schemas import is_rowid
 from gateway.lake.tables.snapshots import LogSnapshot, Snapshots
 from gateway.lake.values.codec import decode
 from gateway.lake.writing.change_sets import last_of_each
 from gateway.lake.writing.idempotency import Answers, digest_of
 from gateway.lake.writing.pending import Committed, Pending
-from gateway.lake.writing.staging import POSITION, StagedRows, StagingFolder
-from gateway.lake.writing.uploads import ROWID_FIELD, ComputedColumns, Partitions, convert, plan_upload
+from gateway.lake.writing.staging import StagedRows, StagingFolder
+from gateway.lake.writing.uploads import ComputedColumns, Partitions, convert, plan_upload
 
 if TYPE_CHECKING:
     from gateway.lake.writing.writer import TableWriter

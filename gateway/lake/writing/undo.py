@@ -37,14 +37,14 @@ from gateway.lake.spark.columns import comparable, differs, lies_in
 from gateway.lake.sql.quoting import quoted
 from gateway.lake.tables.history import changes_metadata
 from gateway.lake.tables.id_sets import IdSet, Range, joined
+from gateway.lake.tables.internal_names import IS_THERE, OPERATION, ROWID_FIELD, STILL_THERE, WAS_THERE
 from gateway.lake.tables.schemas import TableSchema
 from gateway.lake.tables.snapshots import LogSnapshot
 from gateway.lake.tables.storage import Folder
-from gateway.lake.writing.change_sets import CODES, OPERATION, ChangeSet, Span
+from gateway.lake.writing.change_sets import CODES, ChangeSet, Span
 from gateway.lake.writing.pending import Committed, Undoing
 from gateway.lake.writing.preparation import mark_of
 from gateway.lake.writing.rowids import highest_row_id
-from gateway.lake.writing.uploads import ROWID_FIELD
 
 log = structlog.get_logger(__name__)
 
@@ -55,7 +55,6 @@ _GONE = re.compile(
     r"FileNotFoundException|FILE_NOT_EXIST|DELTA_VERSION_NOT_FOUND|DELTA_FILE_NOT_FOUND|DELTA_LOG_FILE_NOT_FOUND"
     r"|DELTA_NO_RECREATABLE_HISTORY_FOUND|DELTA_DELETION_VECTOR_NOT_FOUND|VersionNotFoundException|DELTA_TRUNCATED_TRANSACTION_LOG"
 )
-_WAS_THERE, _IS_THERE, _STILL_THERE = "was_there", "is_there", "still_there"  # columns of Spark's, beside a0, b0, ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +213,8 @@ def undo_source(session: Any, head: LogSnapshot, spans: Sequence[Span]) -> Any:
     """The rows of the compensating change."""
     codes = {kind: functions.lit(code).cast("byte") for kind, code in CODES.items()}
     operation = (
-        functions.when(~functions.col(_WAS_THERE), codes[Operation.DELETE])
-        .when(~functions.col(_IS_THERE), codes[Operation.INSERT])
+        functions.when(~functions.col(WAS_THERE), codes[Operation.DELETE])
+        .when(~functions.col(IS_THERE), codes[Operation.INSERT])
         .otherwise(codes[Operation.UPDATE])
     )
     return _both_states(session, head, spans).select(
@@ -232,12 +231,12 @@ def _both_states(session: Any, head: LogSnapshot, spans: Sequence[Span]) -> Any:
 
 
 def _both_states_of(session: Any, head: LogSnapshot, span: Span) -> Any:
-    before = _at(session, head, span.before, span.row_ids, "b", _WAS_THERE)
-    after = _at(session, head, span.after, span.row_ids, "a", _IS_THERE)
-    rows = before.join(after, ROWID_FIELD, "full_outer").na.fill(False, [_WAS_THERE, _IS_THERE])
+    before = _at(session, head, span.before, span.row_ids, "b", WAS_THERE)
+    after = _at(session, head, span.after, span.row_ids, "a", IS_THERE)
+    rows = before.join(after, ROWID_FIELD, "full_outer").na.fill(False, [WAS_THERE, IS_THERE])
     if span.row_ids is not None:
         return rows
-    is_new_or_gone = functions.col(_WAS_THERE) != functions.col(_IS_THERE)
+    is_new_or_gone = functions.col(WAS_THERE) != functions.col(IS_THERE)
     return rows.where(is_new_or_gone | _has_changed(head.schema, "b", "a"))
 
 
@@ -268,9 +267,9 @@ def _at(session: Any, head: LogSnapshot, version: int, row_ids: IdSet | None, pr
 
 def check_undo(session: Any, head: LogSnapshot, spans: Sequence[Span]) -> tuple[Range, int]:
     """The range that the rows' ids lie in, and their number; a ConflictError when others changed one of them since."""
-    current = _at(session, head, head.version, None, "c", _STILL_THERE)
-    still = functions.col(_STILL_THERE).isNotNull()
-    clash = functions.when(functions.col(_IS_THERE), ~still | _has_changed(head.schema, "c", "a")).otherwise(still)
+    current = _at(session, head, head.version, None, "c", STILL_THERE)
+    still = functions.col(STILL_THERE).isNotNull()
+    clash = functions.when(functions.col(IS_THERE), ~still | _has_changed(head.schema, "c", "a")).otherwise(still)
     low, high, rows, has_clash = (
         _both_states(session, head, spans)
         .join(current, ROWID_FIELD, "left")
