@@ -15,7 +15,7 @@ from gateway.lake.ddl.definitions import Definition, define
 from gateway.lake.tables import internal_names
 from gateway.lake.tables.internal_names import is_internal
 from gateway.lake.tables.schemas import read_schema
-from gateway.lake.writing.uploads import plan_upload
+from gateway.lake.writing.conversion import plan_upload
 
 NAMES = sorted(value for name, value in vars(internal_names).items() if name.isupper() and not name.startswith("_"))
 

@@ -27,8 +27,8 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.lake.pushdown.datafusion import DataFusion
-from gateway.lake.pushdown.spark import Spark as SparkWords
+from gateway.lake.pushdown.datafusion import DataFusionDialect
+from gateway.lake.pushdown.spark import SparkDialect
 from gateway.lake.pushdown.translation import MOST, Binding, Bindings, Engine, Translation, conditions_of, translate
 from gateway.wire.filter_tree import (
     And,
@@ -53,7 +53,7 @@ def in_words_of(engine: Engine[Any], conjuncts: Sequence[Any], bindings: Binding
     return translate(engine, conditions_of(conjuncts, bindings))
 
 
-to_datafusion, to_spark = partial(in_words_of, DataFusion()), partial(in_words_of, SparkWords())
+to_datafusion, to_spark = partial(in_words_of, DataFusionDialect()), partial(in_words_of, SparkDialect())
 
 BIGINT, VARCHAR, BOOLEAN = ValueType(TypeId.BIGINT), ValueType(TypeId.VARCHAR), ValueType(TypeId.BOOLEAN)
 

@@ -105,7 +105,7 @@ def _cast(value: str, old: StoredForm, new: StoredForm, depth: int) -> str | Non
         return made if made is None or made == value else _or_raise(made, value)
     if names != (None, None):
         return None
-    if old.told.type.equals(new.told.type, check_metadata=True):
+    if old.declared.type.equals(new.declared.type, check_metadata=True):
         return value
     shapes = [form.delta["type"] for form in (old, new)]
     match shapes:
@@ -137,7 +137,7 @@ def _cast_list(value: str, old: StoredForm, new: StoredForm, depth: int) -> str 
 
 
 def _length(form: StoredForm) -> int | None:
-    return int(form.told.type.list_size) if pa.types.is_fixed_size_list(form.told.type) else None
+    return int(form.declared.type.list_size) if pa.types.is_fixed_size_list(form.declared.type) else None
 
 
 def _cast_map(value: str, old: StoredForm, new: StoredForm, depth: int) -> str | None:

@@ -154,7 +154,7 @@ class Landing:
                 )
 
     def failure(self, kind: Kind, explained: Explained, error: Exception) -> GatewayError:
-        """What is told of an error that surely left nothing written."""
+        """How to report an error that surely left nothing written."""
         if explained.failure is Failure.CONSTRAINT:
             return ConstraintError(explained.detail)
         log.error("commit_failed", table=self.table, act=kind.act, error=type(error).__name__, detail=explained.detail)

@@ -434,4 +434,4 @@ def _keep_default(column: Json) -> None:
 
 
 def _shown(form: StoredForm) -> str:
-    return str(form.told.type) if form.meaning is None else form.meaning.upper()
+    return str(form.declared.type) if form.meaning is None else form.meaning.upper()

@@ -97,7 +97,7 @@ def translate_expression(text: str, columns: Sequence[Typed]) -> tuple[str, Kind
 
 
 def _spell_out_texts(tree: exp.Expr, columns: Sequence[Typed]) -> None:
-    """`concat` takes numbers for texts; Spark is told so, lest it take the texts for numbers."""
+    """`concat` takes numbers for texts; a cast says so, lest it take the texts for numbers."""
     numbers = {column.name for column in columns if pa.types.is_integer(column.type)}
     for concat in list(tree.find_all(exp.Concat)):
         for part in list(concat.expressions):
@@ -220,7 +220,7 @@ def _key_columns(parts: Sequence[exp.Expr], refusal: RequestError) -> tuple[str,
 
 
 def parse(what: str, text: str, columns: Sequence[Typed]) -> exp.Expr:
-    """One expression over these columns, their names as the table spells them; every defect is told with `what`."""
+    """One expression over these columns, their names as the table spells them; every defect is reported with `what`."""
     if len(text) > MAX_TEXT:
         raise RequestError(f"an expression is longer than {MAX_TEXT} characters")
     try:

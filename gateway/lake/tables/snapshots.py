@@ -319,7 +319,7 @@ def _register(table: DeltaTable, batch_rows: int) -> QueryBuilder:
 
 @contextlib.contextmanager
 def _log_errors(table: str) -> Iterator[None]:
-    """The log reader's errors as ours: a missing log is NotFound, an unreadable one is told in our own words."""
+    """The log reader's errors as ours: a missing log is NotFound, an unreadable one is reported in our own words."""
     try:
         yield
     except GatewayError:
