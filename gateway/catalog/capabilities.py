@@ -13,7 +13,7 @@ from typing import Literal, Protocol, runtime_checkable
 import pyarrow as pa
 
 from gateway.catalog.names import TableName
-from gateway.wire.filters import Expression
+from gateway.wire.filter_tree import Expression
 from gateway.wire.tickets import SchemaStamp, Slice
 
 

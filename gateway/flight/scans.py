@@ -15,7 +15,7 @@ from gateway.errors import NotFoundError, RequestError, UnsupportedError
 from gateway.flight.statements import not_before
 from gateway.flight.streams import Scan, ScanStreams
 from gateway.transactions.manager import TransactionManager
-from gateway.wire.filters import FilterLimits, parse_filters
+from gateway.wire.filter_parser import FilterLimits, parse_filters
 from gateway.wire.listing import ROWID_KEY, STATISTICS_KEY
 from gateway.wire.messages import EndpointsRequest, StatisticsRequest
 from gateway.wire.statistics_reply import encode_statistics

@@ -40,7 +40,7 @@ from gateway.settings import CatalogSettings, Settings
 from gateway.telemetry import metrics
 from gateway.transactions.ids import TransactionId
 from gateway.transactions.manager import TransactionManager
-from gateway.wire.filters import FilterLimits
+from gateway.wire.filter_parser import FilterLimits
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ import pyarrow as pa
 from pyarrow import flight
 
 from gateway.errors import MalformedFilterError, MalformedTicketError, RequestError
-from gateway.wire.filters import Expression, decode_conjuncts, encode_conjuncts
+from gateway.wire.filter_codec import decode_conjuncts, encode_conjuncts
+from gateway.wire.filter_tree import Expression
 
 _FORMAT = 1  # the first field of every ticket; raise it when the fields change
 MAX_TICKET_BYTES = 64 << 20
