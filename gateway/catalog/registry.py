@@ -15,9 +15,10 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from gateway.catalog.capabilities import Readable
+from gateway.catalog.capabilities import Readable, Snapshot
 from gateway.catalog.names import TableName, check_name, fold, is_name
 from gateway.errors import GatewayError, NotFoundError, UnavailableError
+from gateway.wire.tickets import SchemaStamp
 
 log = structlog.get_logger(__name__)
 
@@ -276,3 +277,13 @@ class Catalogs:
 
     def _shown(self) -> str:
         return ", ".join(catalog.name for catalog in self._catalogs.values())
+
+
+def not_before(table: Readable, snapshot: Snapshot, stamp: SchemaStamp | None) -> Snapshot:
+    """The snapshot, or a later one whose schema the client knows: it may have altered the table in its transaction."""
+    if stamp is None or stamp.version <= snapshot.version:
+        return snapshot
+    try:
+        return table.at(stamp.version)
+    except NotFoundError:
+        return snapshot  # the table was replaced by another one, whose schema will not match

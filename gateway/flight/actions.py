@@ -10,7 +10,7 @@ from pyarrow import flight
 from gateway.catalog.calls import Call
 from gateway.catalog.registry import Catalogs
 from gateway.errors import RequestError, UnsupportedError
-from gateway.flight.browsing import DATABASES_TICKET, Browsing, is_databases
+from gateway.flight.browsing import Browsing
 from gateway.flight.ddl_actions import DdlActions
 from gateway.flight.puts import Puts
 from gateway.flight.scans import REUSE_CONNECTION, Scans
@@ -19,6 +19,7 @@ from gateway.settings import LimitSettings
 from gateway.wire.listing import encode_version
 from gateway.wire.messages import CatalogRequest, EndpointsRequest, FlightInfoRequest, StatisticsRequest
 from gateway.wire.packing import pack
+from gateway.wire.tickets import DATABASES_TICKET, is_databases
 
 Handler = Callable[[Call, bytes], bytes]
 

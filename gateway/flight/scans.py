@@ -10,9 +10,8 @@ from pyarrow import flight
 
 from gateway.catalog.calls import Call
 from gateway.catalog.capabilities import AsOf, ColumnStatistics, Readable, ScanRequest, Snapshot, WithStatistics
-from gateway.catalog.registry import Catalog, Catalogs
+from gateway.catalog.registry import Catalog, Catalogs, not_before
 from gateway.errors import NotFoundError, RequestError, UnsupportedError
-from gateway.flight.statements import not_before
 from gateway.flight.streams import Scan, ScanStreams
 from gateway.transactions.manager import TransactionManager
 from gateway.wire.filter_parser import FilterLimits, parse_filters

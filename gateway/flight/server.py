@@ -14,12 +14,13 @@ from gateway.catalog.calls import Call
 from gateway.flight.actions import Actions
 from gateway.flight.admission import KEY, CallMiddlewareFactory, Gate, call_of, check_headers
 from gateway.flight.boundary import AddTrailer, Path, as_python_error, errors_as_flight, outcome_of
-from gateway.flight.browsing import DATABASES_SHAPE, DATABASES_TICKET, Browsing
+from gateway.flight.browsing import DATABASES_SHAPE, Browsing
 from gateway.flight.connections import cut_connection
 from gateway.flight.exchanges import Exchanges, known_operation
 from gateway.flight.puts import Puts
 from gateway.flight.scans import Scans
 from gateway.telemetry import metrics
+from gateway.wire.tickets import DATABASES_TICKET
 
 log = structlog.get_logger(__name__)
 

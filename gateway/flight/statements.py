@@ -15,14 +15,14 @@ from typing import Protocol
 import pyarrow as pa
 
 from gateway.catalog.calls import Call
-from gateway.catalog.capabilities import Readable, Snapshot
+from gateway.catalog.capabilities import Readable
 from gateway.catalog.changes import Operation, Statement, WriteContext, WriteOptions, delete_of, insert_into, update_of
+from gateway.catalog.registry import not_before
 from gateway.errors import (
     CancelledError,
     ConflictError,
     GatewayError,
     InternalError,
-    NotFoundError,
     OutcomeUnknownError,
     PreconditionError,
     RequestError,
@@ -212,16 +212,6 @@ def _ending(statement: RunningStatement, error: BaseException) -> Ending:
     if is_clear or not statement.is_committing:
         return Ending.FAILED
     return Ending.DONE if statement.is_written else Ending.BROKEN  # only the answer got lost
-
-
-def not_before(table: Readable, snapshot: Snapshot, stamp: SchemaStamp | None) -> Snapshot:
-    """A client that altered a table within its transaction knows a schema that the pinned version does not have."""
-    if stamp is None or stamp.version <= snapshot.version:
-        return snapshot
-    try:
-        return table.at(stamp.version)
-    except NotFoundError:
-        return snapshot  # another table by now; its shape tells
 
 
 def _checked_key(key: str | None) -> str | None:

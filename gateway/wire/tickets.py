@@ -23,6 +23,9 @@ from gateway.wire.filter_tree import Expression
 _FORMAT = 1  # the first field of every ticket; raise it when the fields change
 MAX_TICKET_BYTES = 64 << 20
 ROWID_COLUMN_ID = 2**64 - 1
+# The list of catalogs, which clients read like a table.
+DATABASES_TICKET = b"databases"
+_DATABASES_PATH = [b"__databases"]
 
 Bound = int | str | None
 
@@ -149,6 +152,10 @@ def stamp_of(shape: pa.Schema, version: int) -> SchemaStamp:
     """Two shapes with the same digest have the same columns, in the same places, of the same types."""
     text = "\n".join(f"{field.name}\0{field.type}" for field in shape)
     return SchemaStamp(version, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16])
+
+
+def is_databases(descriptor: flight.FlightDescriptor) -> bool:
+    return bool(descriptor.descriptor_type == flight.DescriptorType.PATH and descriptor.path == _DATABASES_PATH)
 
 
 def encode_path(path: TablePath) -> flight.FlightDescriptor:
