@@ -16,7 +16,7 @@ from gateway.catalog.capabilities import (
     Description,
     ScanReport,
     ScanRequest,
-    Size,
+    TableSize,
 )
 from gateway.catalog.names import TableName, fold
 from gateway.catalog.registry import Catalog
@@ -68,8 +68,8 @@ class MemorySnapshot:
         return told(self.data)
 
     @property
-    def size(self) -> Size:
-        return Size(self.data.num_rows, self.data.nbytes, 1)
+    def size(self) -> TableSize:
+        return TableSize(self.data.num_rows, self.data.nbytes, 1)
 
     @property
     def rows(self) -> int | None:

@@ -18,7 +18,7 @@ from gateway.wire.tickets import SchemaStamp, Slice
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class TableSize:
     """What the log says about a snapshot's size; None where it says nothing. `rows` may count deleted ones."""
 
     rows: int | None
@@ -99,7 +99,7 @@ class Snapshot(Protocol):
         """The schema as clients are told it, rowid last."""
 
     @property
-    def size(self) -> Size: ...
+    def size(self) -> TableSize: ...
 
     @property
     def rows(self) -> int | None:
@@ -133,7 +133,7 @@ class Description:
     shape: pa.Schema
     stamp: SchemaStamp
     comment: str
-    size: Size
+    size: TableSize
     abilities: tuple[str, ...] = field(default=("read",))
 
 

@@ -43,7 +43,7 @@ log = structlog.get_logger(__name__)
 AddTrailer = Callable[[str, bytes], None]
 
 
-class Path(Enum):
+class ErrorForm(Enum):
     """How a call's errors travel to the client."""
 
     ACTION = "action"  # an action of the DuckDB client
@@ -85,37 +85,37 @@ class CodedUnimplementedError(CodedError, NotImplementedError):
 
 
 @contextlib.contextmanager
-def errors_as_flight(path: Path, add_trailer: AddTrailer | None = None) -> Iterator[None]:
+def errors_as_flight(form: ErrorForm, add_trailer: AddTrailer | None = None) -> Iterator[None]:
     """`add_trailer` is for clients that read details: pyarrow sends them only with its own errors."""
     try:
         yield
     except (GeneratorExit, KeyboardInterrupt, SystemExit, flight.FlightError, CodedError):
         raise
     except BaseException as error:  # a panic of the native reader is a BaseException
-        told = to_flight(error, path)
+        told = to_flight(error, form)
         if isinstance(told, CodedError) and add_trailer is not None:
             add_trailer(TRAILER, told.details)
         raise told from None
 
 
-def to_flight(error: BaseException, path: Path) -> Exception:
+def to_flight(error: BaseException, form: ErrorForm) -> Exception:
     known = error if isinstance(error, GatewayError) else _unexpected(error)
     if isinstance(known, InternalError) and isinstance(error, GatewayError):
         log.error("internal_error", error=known.message, cause=_cause(error))
-    if path is Path.CODED:
+    if form is ErrorForm.CODED:
         return _coded(known)
     if isinstance(known, DeniedError):
-        return _typed(flight.FlightUnauthorizedError, known, path)
-    if path is Path.ACTION:
+        return _typed(flight.FlightUnauthorizedError, known, form)
+    if form is ErrorForm.ACTION:
         return ActionError(known.message)
     # A scan that the gateway ended is told as "unavailable": pyarrow clients turn CANCELLED into a KeyboardInterrupt.
     if isinstance(known, UnavailableError | CancelledError):
-        return _typed(flight.FlightUnavailableError, known, path)
-    return _typed(flight.FlightServerError, known, path)
+        return _typed(flight.FlightUnavailableError, known, form)
+    return _typed(flight.FlightServerError, known, form)
 
 
-def _typed(kind: type[Exception], error: GatewayError, path: Path) -> Exception:
-    if path is Path.ACTION:
+def _typed(kind: type[Exception], error: GatewayError, form: ErrorForm) -> Exception:
+    if form is ErrorForm.ACTION:
         return kind(error.message)
     details = pack({"exception_type": _sql_class(error), "message": error.message})
     return kind(error.message, details)

@@ -51,7 +51,7 @@ class Change:
     idempotency_key: str | None = None
 
 
-class Answer(Protocol):
+class Reply(Protocol):
     """How what a statement returns goes to its client."""
 
     def begin(self, schema: pa.Schema) -> None:
@@ -105,14 +105,14 @@ class Execution:
             case Operation.DELETE:
                 return delete_of(table, schema, change.options, context)
 
-    def run(self, statement: Statement, batches: Iterable[pa.RecordBatch], answer: Answer, *, drains: bool) -> int:
+    def run(self, statement: Statement, batches: Iterable[pa.RecordBatch], reply: Reply, *, drains: bool) -> int:
         """Take the rows and commit them; how many rows were affected.
 
         With `drains`, an upload is read to its end before an error of it is raised.
         """
         failure: GatewayError | None = None
         try:
-            answer.begin(statement.reply_schema)
+            reply.begin(statement.reply_schema)
             for batch in batches:
                 self._check_still_there()
                 if failure is not None:
@@ -127,10 +127,10 @@ class Execution:
                     statement.abort()
                     continue
                 if returned is not None:
-                    answer.add(returned)
+                    reply.add(returned)
             if failure is not None:
                 raise failure
-            answer.finish()
+            reply.finish()
             self._check_still_there()
             return statement.commit()
         finally:
@@ -211,7 +211,7 @@ def _ending(statement: RunningStatement, error: BaseException) -> Ending:
     is_clear = isinstance(error, GatewayError) and not isinstance(error, InternalError)
     if is_clear or not statement.is_committing:
         return Ending.FAILED
-    return Ending.DONE if statement.is_written else Ending.BROKEN  # only the answer got lost
+    return Ending.DONE if statement.is_written else Ending.BROKEN  # only the reply got lost
 
 
 def _checked_key(key: str | None) -> str | None:

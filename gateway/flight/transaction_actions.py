@@ -15,7 +15,7 @@ from gateway.catalog.changes import Footprint, Undoable, Undone, WriteContext
 from gateway.catalog.registry import Catalogs
 from gateway.errors import NotFoundError, PreconditionError, RequestError
 from gateway.transactions.manager import TransactionManager
-from gateway.transactions.records import Status
+from gateway.transactions.records import TransactionStatus
 from gateway.wire.json_dialect import decode_create_transaction, decode_transaction, is_json
 from gateway.wire.messages import CatalogRequest
 from gateway.wire.packing import Fields, pack
@@ -84,7 +84,7 @@ class TransactionActions:
         return table.undo(transaction, context, footprint)
 
 
-def _undone(status: Status) -> list[dict[str, Any]]:
+def _undone(status: TransactionStatus) -> list[dict[str, Any]]:
     """Which commit of which table took how many rows back; tables by the names they are compared by."""
     told = []
     for key, undone in status.undone.items():

@@ -40,13 +40,13 @@ from gateway.transactions.ids import ParsedId, TransactionId, TransactionIds
 from gateway.transactions.records import (
     Ending,
     Place,
-    Record,
     RefusedStatement,
     RunningStatement,
-    Status,
     TableView,
+    TransactionRecord,
+    TransactionStatus,
 )
-from gateway.transactions.state import Event, State
+from gateway.transactions.state import Event, TransactionState
 
 # What the logs tell of a transaction, which cannot be older than its id, whose issue time is given in milliseconds.
 FindInLog = Callable[[TransactionId, int], Traces]
@@ -88,8 +88,8 @@ class TransactionManager:
         self._lock = threading.Lock()
         self._statement_ended = threading.Condition(self._lock)
         # Longest unused first.
-        self._readers: OrderedDict[TransactionId, Record] = OrderedDict()
-        self._writers: OrderedDict[TransactionId, Record] = OrderedDict()
+        self._readers: OrderedDict[TransactionId, TransactionRecord] = OrderedDict()
+        self._writers: OrderedDict[TransactionId, TransactionRecord] = OrderedDict()
         # Whatever was issued up to here and is not in memory may have been forgotten, by a restart for instance.
         self._forgotten_until_ms = self._now_ms() - 1
 
@@ -168,7 +168,7 @@ class TransactionManager:
         if ending is Ending.BROKEN:
             self._settle(known, statement.place)
 
-    def _settle(self, known: Record, place: Place) -> None:
+    def _settle(self, known: TransactionRecord, place: Place) -> None:
         """What failed in a way that does not say whether it was written is looked up at once."""
         try:
             traces = self._find_in_log(known.id.id, known.id.issued_ms)
@@ -176,7 +176,7 @@ class TransactionManager:
             return  # it stays unclear, and is looked up when somebody asks
         with self._lock:
             if traces.tables:
-                if known.state is State.ACTIVE:
+                if known.state is TransactionState.ACTIVE:
                     known.apply(Event.WROTE)
             elif traces.gap is None:
                 known.unclear.discard(place)
@@ -236,7 +236,7 @@ class TransactionManager:
                 known.has_failed = True
                 known.settle_failure()
 
-    def commit(self, transaction: str) -> State:
+    def commit(self, transaction: str) -> TransactionState:
         """Its statements are durable already; this ends it. May be said again."""
         parsed = self._parsed(transaction)
         with self._lock:
@@ -247,10 +247,10 @@ class TransactionManager:
                 known.apply(Event.COMMIT)
                 return known.state
         if self._find_in_log(parsed.id, parsed.issued_ms).tables:
-            return State.COMMITTED
+            return TransactionState.COMMITTED
         raise _expired(parsed.id)
 
-    def rollback(self, transaction: str, undo: Undo) -> Status:
+    def rollback(self, transaction: str, undo: Undo) -> TransactionStatus:
         """End it, and take back what it wrote, table by table. May be said again: nothing is taken back twice.
 
         An UnavailableError when a statement of it is being written and does not end in time.
@@ -274,7 +274,7 @@ class TransactionManager:
             with self._lock:
                 known.is_undoing = False
 
-    def _begin_rollback(self, parsed: ParsedId) -> Record | None:
+    def _begin_rollback(self, parsed: ParsedId) -> TransactionRecord | None:
         """From here on no statement of it begins, neither itself nor its commit."""
         with self._lock:
             known = self._remembered(parsed)
@@ -286,7 +286,7 @@ class TransactionManager:
                     statement.is_stopped = True
             return known
 
-    def _wait_for_commits(self, known: Record) -> None:
+    def _wait_for_commits(self, known: TransactionRecord) -> None:
         with self._lock:
             are_over = self._statement_ended.wait_for(
                 lambda: not any(statement.is_committing for statement in known.running), self._commit_seconds
@@ -313,14 +313,16 @@ class TransactionManager:
             f"{gone.message}: what transaction {parsed.id} wrote into it cannot be taken back"
         ) from gone
 
-    def _rollback_from_log(self, parsed: ParsedId, undo: Undo) -> Status:
+    def _rollback_from_log(self, parsed: ParsedId, undo: Undo) -> TransactionStatus:
         """Of a transaction that is forgotten the log still knows what it wrote."""
         traces = self._find_in_log(parsed.id, parsed.issued_ms)
         if not traces.tables:
             raise _expired(parsed.id)
         if traces.gap is not None:
             raise PreconditionError(f"transaction {parsed.id} cannot be rolled back as a whole: {traces.gap}")
-        return Status(State.COMMITTED, {table: undo(table, trace.footprint) for table, trace in traces.tables.items()})
+        return TransactionStatus(
+            TransactionState.COMMITTED, {table: undo(table, trace.footprint) for table, trace in traces.tables.items()}
+        )
 
     def last_written_by(self, owner: Owner) -> TransactionId | None:
         """The transaction in which this session's caller wrote last."""
@@ -331,7 +333,7 @@ class TransactionManager:
             last = max(own, key=lambda known: known.last_write or 0, default=None)
             return None if last is None else last.id.id
 
-    def status(self, transaction: str) -> Status | None:
+    def status(self, transaction: str) -> TransactionStatus | None:
         """From memory, else from the log; None when nothing is known. Changes nothing."""
         parsed = self._ids.parse(transaction)
         if parsed is None:
@@ -342,20 +344,20 @@ class TransactionManager:
         found = self._find_in_log(parsed.id, parsed.issued_ms).tables
         if found:
             undone = {table: trace.undone for table, trace in found.items() if trace.undone is not None}
-            return Status(State.COMMITTED, undone)
+            return TransactionStatus(TransactionState.COMMITTED, undone)
         with self._lock:
             known = self._known(parsed)
             return None if known is None or known.is_renewed else known.status
 
-    def _status_in_memory(self, parsed: ParsedId) -> Status | None:
+    def _status_in_memory(self, parsed: ParsedId) -> TransactionStatus | None:
         """None when only the log can say."""
         with self._lock:
             known = self._known(parsed)
             if known is None:
                 is_new = parsed.is_genuine and not self._may_be_forgotten(parsed)
-                return Status(State.ACTIVE) if is_new else None
+                return TransactionStatus(TransactionState.ACTIVE) if is_new else None
             # A manual transaction is active until its caller ends it, whatever was written.
-            is_sure = known.state is not State.ACTIVE or not known.unclear or parsed.is_manual
+            is_sure = known.state is not TransactionState.ACTIVE or not known.unclear or parsed.is_manual
             return known.status if is_sure and not known.is_renewed else None
 
     def __len__(self) -> int:
@@ -373,7 +375,7 @@ class TransactionManager:
             raise NotFoundError(f"transaction {transaction[:60]} not found")
         return parsed
 
-    def _remembered(self, parsed: ParsedId) -> Record | None:
+    def _remembered(self, parsed: ParsedId) -> TransactionRecord | None:
         """What is known of all it did; a transaction that has not begun to do anything is known, too."""
         if not parsed.is_genuine:
             return None
@@ -382,15 +384,15 @@ class TransactionManager:
             return None if self._may_be_forgotten(parsed) else self._touch(parsed)
         return None if known.is_renewed else known
 
-    def _known(self, parsed: ParsedId) -> Record | None:
+    def _known(self, parsed: ParsedId) -> TransactionRecord | None:
         return (self._readers.get(parsed.id) or self._writers.get(parsed.id)) if parsed.is_genuine else None
 
-    def _touch(self, parsed: ParsedId) -> Record:
+    def _touch(self, parsed: ParsedId) -> TransactionRecord:
         now = self._clock()
         kind = self._writers if parsed.id in self._writers else self._readers
         known = kind.get(parsed.id)
         if known is None:
-            known = kind[parsed.id] = Record(parsed, now, self._may_be_forgotten(parsed))
+            known = kind[parsed.id] = TransactionRecord(parsed, now, self._may_be_forgotten(parsed))
         known.last_used = now
         kind.move_to_end(parsed.id)
         self._forget()
@@ -425,7 +427,7 @@ class TransactionManager:
             self._drop(self._writers, writer)
         return reader is not None or writer is not None
 
-    def _drop(self, kind: OrderedDict[TransactionId, Record], dropped: Record) -> None:
+    def _drop(self, kind: OrderedDict[TransactionId, TransactionRecord], dropped: TransactionRecord) -> None:
         del kind[dropped.id.id]
         self._forgotten_until_ms = max(self._forgotten_until_ms, dropped.id.issued_ms)
 

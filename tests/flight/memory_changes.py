@@ -15,7 +15,7 @@ from gateway.catalog.names import TableName
 from gateway.catalog.registry import Catalogs
 from gateway.errors import CancelledError, NotFoundError, RequestError
 from gateway.flight.admission import KEY, CallMiddlewareFactory, call_of
-from gateway.flight.boundary import Path, errors_as_flight, outcome_of
+from gateway.flight.boundary import ErrorForm, errors_as_flight, outcome_of
 from gateway.flight.puts import Puts
 from gateway.flight.statements import Statements
 from gateway.flight.upload_watch import UploadWatch
@@ -229,7 +229,7 @@ class PutServer(flight.FlightServerBase):
     def _translated(self) -> Iterator[None]:
         failure: BaseException | None = None
         try:
-            with errors_as_flight(Path.CODED):
+            with errors_as_flight(ErrorForm.CODED):
                 try:
                     yield
                 except BaseException as error:
