@@ -46,7 +46,7 @@ class Browsing:
         )
 
     def entry(self, table: Readable, attached_as: str) -> bytes:
-        """One table as listings and DDL replies tell it."""
+        """One table as listings and DDL replies declare it."""
         description = table.describe()
         known = self._entries.setdefault(description, {})
         if attached_as not in known:

@@ -26,7 +26,7 @@ REUSE_CONNECTION = "arrow-flight-reuse-connection://?"
 
 @dataclass(frozen=True, slots=True)
 class ResolvedTable:
-    """A table as one call means it: at a version, in the shape the caller was told."""
+    """A table as one call means it: at a version, in the shape declared to the caller."""
 
     catalog: Catalog
     table: Readable
@@ -111,7 +111,7 @@ class Scans:
                 snapshot = table.at(table.version_as_of(point))
                 return ResolvedTable(catalog, table, snapshot, _without_statistics(snapshot.shape))
             snapshot = self._pinned(call, table, path.stamp)
-            return ResolvedTable(catalog, table, snapshot, _told_shape(table, snapshot, path.stamp))
+            return ResolvedTable(catalog, table, snapshot, _declared_shape(table, snapshot, path.stamp))
         except NotFoundError:
             if not _exists(table):
                 catalog.forget(table)
@@ -144,8 +144,8 @@ def as_of(unit: str, value: str) -> AsOf | None:
     raise RequestError("AT takes VERSION or TIMESTAMP")
 
 
-def _told_shape(table: Readable, snapshot: Snapshot, stamp: SchemaStamp | None) -> pa.Schema:
-    """The shape that this client was told when it attached: a stream of any other crashes it."""
+def _declared_shape(table: Readable, snapshot: Snapshot, stamp: SchemaStamp | None) -> pa.Schema:
+    """The shape declared to this client when it attached: a stream of any other crashes it."""
     if stamp is None or stamp.digest == stamp_of(snapshot.shape, 0).digest:
         return snapshot.shape
     described = table.describe()

@@ -134,7 +134,7 @@ class Execution:
             self._check_still_there()
             return statement.commit()
         finally:
-            statement.abort()  # after a commit it only lets go of what was staged
+            statement.abort()  # after a commit it only releases what was staged
 
     def done(self) -> None:
         if self._running is not None:
@@ -154,7 +154,7 @@ class Execution:
             ) from error
 
     def context_of(self, change: Change) -> WriteContext:
-        """In a transaction, the rows to change must still be what they were when it met the table."""
+        """In a transaction, the rows to change must still be what they were when it first read the table."""
         context = self._in_transaction(change)
         if change.read_version is not None:
             return replace(context, read_version=change.read_version)
@@ -175,7 +175,7 @@ class Execution:
     def _in_transaction(self, change: Change) -> WriteContext:
         """In the transaction that the call names, if any; refused when that has ended.
 
-        The same statement sent again is no second one: where its key may tell, the refusal comes later.
+        The same statement sent again is no second one: where its key may show that, the refusal comes later.
         """
         key = _checked_key(change.idempotency_key or self._call.headers.idempotency_key)
         context = WriteContext(self._call, idempotency_key=key)
@@ -196,7 +196,7 @@ class Execution:
         return replace(context, statement=self._running)
 
     def _check_size(self, batch: pa.RecordBatch) -> None:
-        # Of buffers that nobody has validated yet, only the sizes are looked at.
+        # Of buffers that nobody has validated yet, only the sizes are read.
         if batch.get_total_buffer_size() > self._batch_bytes:
             raise RequestError(f"one batch is larger than {self._batch_bytes} bytes (limits.batch_bytes)")
 

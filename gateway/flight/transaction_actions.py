@@ -86,11 +86,11 @@ class TransactionActions:
 
 def _undone(status: TransactionStatus) -> list[dict[str, Any]]:
     """Which commit of which table took how many rows back; tables by the names they are compared by."""
-    told = []
+    taken_back = []
     for key, undone in status.undone.items():
         assert isinstance(key, tuple)
-        told.append({"table": ".".join(key[1:]), "version": undone.version, "rows": undone.rows})
-    return told
+        taken_back.append({"table": ".".join(key[1:]), "version": undone.version, "rows": undone.rows})
+    return taken_back
 
 
 def _encode(body: bytes, reply: dict[str, Any]) -> bytes:

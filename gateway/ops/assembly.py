@@ -74,7 +74,7 @@ def build_lake(settings: Settings, spark: Spark | None = None) -> Lake:
 
     def find_in_log(transaction: TransactionId, issued_ms: int) -> Traces:
         tables = [table for catalog in catalogs for table in catalog.listing().tables.values()]
-        # The log of a table that cannot be served may tell of the transaction all the same.
+        # The log of a table that cannot be served may record the transaction all the same.
         tables += [catalog.source.open(name) for catalog in catalogs for name, _ in catalog.listing().broken.values()]
         logs: dict[Hashable, Folder] = {
             table.name.key: table.log_folder for table in tables if isinstance(table, DeltaTable)

@@ -4,11 +4,11 @@ Issuing an id stores nothing and never fails. State starts when a transaction
 first touches a table; what stays unused for long, or exceeds the limit, is
 forgotten, those that only read first. A forgotten or foreign id gets a fresh
 pin when it reads, but cannot write: what it read and whether it was rolled
-back is not known any more. What it wrote before, the log tells.
+back is not known any more. What it wrote before is in the log.
 
 Per table a transaction has a conflict base, the version at first touch, which
 never moves, and a read version, which moves to the transaction's own commits.
-An ALTER names no transaction: it is one of each in which its session met the table.
+An ALTER names no transaction: it belongs to each one in which its session used the table.
 
 A transaction knows its running statements. A rollback first stops them: one
 whose commit has not begun will not begin it, and one whose commit has begun is
@@ -48,7 +48,7 @@ from gateway.transactions.records import (
 )
 from gateway.transactions.state import Event, TransactionState
 
-# What the logs tell of a transaction, which cannot be older than its id, whose issue time is given in milliseconds.
+# What the logs record of a transaction, which cannot be older than its id, whose issue time is given in milliseconds.
 FindInLog = Callable[[TransactionId, int], Traces]
 # Takes back what a transaction wrote to one table; a second time it only says so again. A NotFoundError means that
 # the table is not under that name any more.
@@ -186,7 +186,7 @@ class TransactionManager:
     def touch(
         self, transaction: str | None, table: Hashable, newest: Callable[[], Pinnable], owner: Owner | None = None
     ) -> TableView:
-        """How this transaction sees a table: as it met it first, and as it wrote it. Without an id, the newest."""
+        """How this transaction sees a table: as it first read it, and as it wrote it. Without an id, the newest."""
         parsed = self._genuine(transaction)
         if parsed is None:
             return _view_of(newest())
@@ -195,7 +195,7 @@ class TransactionManager:
             known.owner = known.owner or owner
             if table in known.tables:
                 return known.tables[table]
-        view = _view_of(newest())  # looks at the log: not under the lock
+        view = _view_of(newest())  # reads the log: not under the lock
         with self._lock:
             return self._touch(parsed).tables.setdefault(table, view)
 
@@ -302,7 +302,7 @@ class TransactionManager:
             return table, undo(table, footprint)
         except NotFoundError as error:
             gone = error
-        # It may have been renamed: then the log under another name tells of the transaction.
+        # It may have been renamed: then the log under another name records the transaction.
         for other in self._find_in_log(parsed.id, parsed.issued_ms).tables:
             if other != table:
                 try:

@@ -16,7 +16,7 @@ from gateway.transactions.state import Event, NotAllowedError, TransactionState,
 
 @dataclass(frozen=True, slots=True)
 class TableView:
-    """How a transaction sees a table; `identity` tells a table from another one that replaced it."""
+    """How a transaction sees a table; `identity` distinguishes a table from one that replaced it."""
 
     base: int
     read_version: int
@@ -179,7 +179,7 @@ class TransactionRecord:
 
     def add_write(self, table: Hashable, write: OwnWrite) -> None:
         for statement in self.running:
-            # Of several at once one would do, but which one it was makes no difference to what is told.
+            # Of several at once one would do, but which one it was makes no difference to what is reported.
             statement.is_written |= statement.is_committing and statement.place.table == table
         # A table that it never read has no older base: nothing was computed from it.
         seen = self.tables.get(table, TableView(write.version, write.version))
@@ -200,7 +200,7 @@ class TransactionRecord:
     def was_taken_back(self, place: Place, table: Hashable, undone: Undone) -> None:
         """`table` is the name that it has now."""
         if undone.version is not None and self.state is TransactionState.ACTIVE:
-            self.apply(Event.WROTE)  # of what was unclear, the undo tells that it was there
+            self.apply(Event.WROTE)  # it was unclear; the undo found it written
         if self.footprints[place].versions or undone.version is not None:
             self.undone[table] = undone
         self.taken_back.add(place)

@@ -153,7 +153,7 @@ _COMPARISONS = {
     "COMPARE_NOT_DISTINCT_FROM": Operator.NOT_DISTINCT,
 }
 # Name -> function, number of arguments, and whether all of them must be VARCHAR
-# (`contains` also looks into lists and maps).
+# (`contains` also searches lists and maps).
 _FUNCTIONS = {
     "prefix": (Function.PREFIX, 2, True),
     "starts_with": (Function.PREFIX, 2, True),

@@ -1,6 +1,6 @@
 """Tickets and descriptors: what a client is handed and hands back.
 
-A ticket names one version of one table with the schema the client was told,
+A ticket names one version of one table with the schema declared to the client,
 so reading it twice gives the same rows in the same shape whatever was
 committed in between. A descriptor's last part is a stamp of the schema it was
 listed with. Both come back as untrusted input; whether the table still exists
@@ -138,7 +138,7 @@ class TablePath:
 
 @dataclass(frozen=True, slots=True)
 class SchemaStamp:
-    """Which schema a client was told: one that the table had at `version`, and its digest."""
+    """Which schema was declared to a client: one that the table had at `version`, and its digest."""
 
     version: int
     digest: str
