@@ -21,7 +21,7 @@ from gateway.flight.statements import Statements
 from gateway.flight.upload_watch import UploadWatch
 from gateway.settings import LimitSettings, TransactionSettings
 from gateway.transactions.manager import TransactionManager
-from tests.doubles import MemorySource, MemoryTable, memory_catalog, told
+from tests.doubles import MemorySource, MemoryTable, declared_shape, memory_catalog
 
 Row = dict[str, Any]
 
@@ -87,7 +87,7 @@ class MemoryStatement:
 
     @property
     def reply_schema(self) -> pa.Schema:
-        return told(self._table.versions[-1]).remove_metadata()
+        return declared_shape(self._table.versions[-1]).remove_metadata()
 
     def add(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
         self._table.before_add()

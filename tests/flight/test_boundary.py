@@ -178,9 +178,9 @@ def test_a_fault_is_told_as_a_reference_only(
     server: FailingServer, client: flight.FlightClient, fault: BaseException
 ) -> None:
     server.error = fault
-    told = failure_of(act, client)
-    assert type(told) is flight.FlightInternalError
-    assert re.fullmatch(r"internal error \(reference [0-9a-f]{8}\)\. Detail: Internal", str(told))
+    failure = failure_of(act, client)
+    assert type(failure) is flight.FlightInternalError
+    assert re.fullmatch(r"internal error \(reference [0-9a-f]{8}\)\. Detail: Internal", str(failure))
 
 
 def test_tracebacks_of_other_errors_stay_as_they_are() -> None:
@@ -204,25 +204,25 @@ def test_tracebacks_are_wrapped_once() -> None:
 
 @pytest.mark.parametrize("kind", [PreconditionError, ConflictError, RequestError, NotFoundError, UnsupportedError])
 def test_in_streams_sql_sees_the_text_as_invalid_input(kind: type[GatewayError]) -> None:
-    told = to_flight(kind(TEXT), ErrorForm.STREAM)
-    assert type(told) is flight.FlightServerError
-    assert str(told) == TEXT
-    assert msgpack.unpackb(told.extra_info) == {"exception_type": "InvalidInputException", "message": TEXT}
+    sent = to_flight(kind(TEXT), ErrorForm.STREAM)
+    assert type(sent) is flight.FlightServerError
+    assert str(sent) == TEXT
+    assert msgpack.unpackb(sent.extra_info) == {"exception_type": "InvalidInputException", "message": TEXT}
 
 
 @pytest.mark.parametrize("kind", [PreconditionError, ConflictError, RequestError, NotFoundError, UnsupportedError])
 def test_in_actions_sql_sees_the_text_at_once(kind: type[GatewayError]) -> None:
-    told = to_flight(kind(TEXT), ErrorForm.ACTION)
-    assert type(told) is ActionError
-    assert str(told) == TEXT
+    sent = to_flight(kind(TEXT), ErrorForm.ACTION)
+    assert type(sent) is ActionError
+    assert str(sent) == TEXT
 
 
 @pytest.mark.parametrize("form", list(ErrorForm))
-def test_an_error_that_was_told_is_not_told_again(form: ErrorForm) -> None:
-    told = to_flight(NotFoundError(TEXT), ErrorForm.CODED)
+def test_an_error_that_was_translated_is_not_translated_again(form: ErrorForm) -> None:
+    sent = to_flight(NotFoundError(TEXT), ErrorForm.CODED)
     with pytest.raises(CodedError) as passed, errors_as_flight(form):
-        raise told
-    assert passed.value is told
+        raise sent
+    assert passed.value is sent
 
 
 @pytest.mark.parametrize(

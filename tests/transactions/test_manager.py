@@ -94,7 +94,7 @@ def test_the_read_version_moves_to_own_writes_and_the_base_never(manager: Transa
     identity = manager.begin()
     manager.touch(identity, "t", at(5))
     manager.wrote(identity, "t", 8, (10, 19))
-    manager.wrote(identity, "t", 7, (0, 9))  # two statements at once may be told in any order
+    manager.wrote(identity, "t", 7, (0, 9))  # two statements at once may be reported in any order
     view = manager.touch(identity, "t", at(20))
     assert (view.base, view.read_version) == (5, 8)
     assert view.own == (OwnWrite(8, (10, 19)), OwnWrite(7, (0, 9)))
@@ -352,12 +352,12 @@ def test_of_a_statement_whose_outcome_is_unclear_the_log_tells(clock: Clock, lan
 
     with pytest.raises(UnavailableError):
         manager.rollback(identity, undo)
-    told = (
+    final = (
         TransactionStatus(TransactionState.COMMITTED, {"t": Undone(1, 9)})
         if landed
         else TransactionStatus(TransactionState.ABORTED)
     )
-    assert manager.rollback(identity, undo) == manager.rollback(identity, never) == told
+    assert manager.rollback(identity, undo) == manager.rollback(identity, never) == final
     assert asked == [Footprint(3, frozenset(), "t")] * 2
 
 
@@ -438,8 +438,8 @@ def test_one_operation_is_allowed_also_to_those_who_come_at_once(manager: Transa
     with ThreadPoolExecutor(8) as threads:
         outcomes = list(threads.map(race, range(8)))
     (first,) = (each for each in outcomes if isinstance(each, RunningStatement))
-    told = f"transaction {identity} allows one operation, and one is running"
-    assert sorted(each for each in outcomes if each is not first) == [told] * 7
+    text = f"transaction {identity} allows one operation, and one is running"
+    assert sorted(each for each in outcomes if each is not first) == [text] * 7
     assert manager.status(identity) == TransactionStatus(TransactionState.ACTIVE), (
         "a refused statement is not the transaction's"
     )
@@ -550,14 +550,14 @@ def meet(manager: TransactionManager, identity: str) -> None:
     with ThreadPoolExecutor(6) as threads:
         watching = threads.submit(watch)
         writing = [threads.submit(write, number) for number in range(4)]
-        told = threads.submit(roll_back).result(20)
+        answered = threads.submit(roll_back).result(20)
         for each in writing:
             each.result(20)
         is_over.set()
         watching.result(20)
     final = manager.status(identity)
     assert final is not None
-    assert final.state is told.state, "what the rollback answered stays true"
+    assert final.state is answered.state, "what the rollback answered stays true"
     moves = {(one, other) for one, other in itertools.pairwise([*seen, final.state]) if one is not other}
     assert moves <= {
         (TransactionState.ACTIVE, TransactionState.COMMITTED),
@@ -614,8 +614,8 @@ def test_a_renamed_table_is_found_by_the_log_and_a_replaced_one_is_not_taken_for
             raise NotFoundError("table 't' was replaced by another one")
         return Undone(1, 4)
 
-    told = f"^table 't' was replaced by another one: what transaction {identity} wrote into it cannot be taken back$"
-    with pytest.raises(PreconditionError, match=told):
+    text = f"^table 't' was replaced by another one: what transaction {identity} wrote into it cannot be taken back$"
+    with pytest.raises(PreconditionError, match=text):
         manager.rollback(identity, undo)
     assert manager.status(identity) == TransactionStatus(TransactionState.COMMITTED)
     found.update({"t": Trace(Footprint()), "renamed": Trace(Footprint())})
@@ -628,8 +628,8 @@ def test_what_the_log_may_not_tell_in_full_is_not_rolled_back_in_part(clock: Clo
     clock.now -= 10
     identity = TransactionManager(TransactionSettings(secret="s"), clock, clock).begin()
     clock.now += 10
-    told = f"^transaction {identity} cannot be rolled back as a whole: the log of table 'u' cannot be read now$"
-    with pytest.raises(PreconditionError, match=told):
+    text = f"^transaction {identity} cannot be rolled back as a whole: the log of table 'u' cannot be read now$"
+    with pytest.raises(PreconditionError, match=text):
         manager.rollback(identity, never)
 
 
