@@ -171,7 +171,7 @@ class Deletable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """What an undo did to one table; no version where there was nothing to take back."""
+    """What an undo did to one table; no version where there was nothing to undo."""
 
     rows: int
     version: int | None
@@ -208,7 +208,7 @@ class Traces:
 @runtime_checkable
 class Undoable(Protocol):
     def undo(self, transaction: str, context: WriteContext, footprint: Footprint) -> Undone:
-        """Take back all that a transaction wrote into the table, or raise; a second time only says so again."""
+        """Undo all that a transaction wrote into the table, or raise; a second time only reports that again."""
 
 
 @runtime_checkable

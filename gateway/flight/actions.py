@@ -50,7 +50,7 @@ class Actions:
             "catalog_version": Action("A number that moves when the catalog changes", self._catalog_version),
             "create_transaction": Action("An id under which statements read one version", transactions.create),
             "commit_transaction": Action("Ends a transaction", transactions.commit),
-            "rollback_transaction": Action("Takes back what a transaction wrote", transactions.rollback),
+            "rollback_transaction": Action("Undoes what a transaction wrote", transactions.rollback),
             "get_transaction_status": Action("What became of a transaction", transactions.status),
             "endpoints": Action("Where to read a table: tickets for DoGet", self._endpoints),
             "flight_info": Action("A table at a version or time", self._flight_info),

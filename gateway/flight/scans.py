@@ -118,7 +118,7 @@ class Scans:
             raise
 
     def _pinned(self, call: Call, table: Readable, stamp: SchemaStamp | None) -> Snapshot:
-        view = self._transactions.touch(call.transaction, table.name.key, table.current, call.owner)
+        view = self._transactions.pin(call.transaction, table.name.key, table.current, call.owner)
         snapshot = table.at(view.read_version)
         if view.identity is not None and snapshot.identity != view.identity:
             raise NotFoundError(f"table '{table.name}' was replaced by another one meanwhile; start a new transaction")

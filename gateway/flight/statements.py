@@ -161,7 +161,7 @@ class Execution:
         if self._running is None or change.operation is Operation.INSERT:
             return context
         table = change.table
-        view = self._transactions.touch(self._running.transaction, table.name.key, table.current, self._call.owner)
+        view = self._transactions.pin(self._running.transaction, table.name.key, table.current, self._call.owner)
         if view.identity is not None and table.current().identity != view.identity:
             raise ConflictError(f"table '{table.name}' was replaced by another one meanwhile; start a new transaction")
         return replace(

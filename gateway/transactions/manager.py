@@ -1,18 +1,18 @@
 """Transactions: which version of each table a transaction reads, what it wrote, and how it ended.
 
 Issuing an id stores nothing and never fails. State starts when a transaction
-first touches a table; what stays unused for long, or exceeds the limit, is
+first uses a table; what stays unused for long, or exceeds the limit, is
 forgotten, those that only read first. A forgotten or foreign id gets a fresh
 pin when it reads, but cannot write: what it read and whether it was rolled
 back is not known any more. What it wrote before is in the log.
 
-Per table a transaction has a conflict base, the version at first touch, which
+Per table a transaction has a conflict base, the version at first use, which
 never moves, and a read version, which moves to the transaction's own commits.
 An ALTER names no transaction: it belongs to each one in which its session used the table.
 
 A transaction knows its running statements. A rollback first stops them: one
 whose commit has not begun will not begin it, and one whose commit has begun is
-waited for, so that it is known what there is to take back. Until then the
+waited for, so that it is known what there is to undo. Until then the
 transaction is neither aborted nor rolled back.
 """
 
@@ -50,7 +50,7 @@ from gateway.transactions.state import Event, TransactionState
 
 # What the logs record of a transaction, which cannot be older than its id, whose issue time is given in milliseconds.
 FindInLog = Callable[[TransactionId, int], Traces]
-# Takes back what a transaction wrote to one table; a second time it only says so again. A NotFoundError means that
+# Undoes what a transaction wrote to one table; a second time it only reports that again. A NotFoundError means that
 # the table is not under that name any more.
 Undo = Callable[[Hashable, Footprint], Undone]
 
@@ -91,7 +91,7 @@ class TransactionManager:
         self._readers: OrderedDict[TransactionId, TransactionRecord] = OrderedDict()
         self._writers: OrderedDict[TransactionId, TransactionRecord] = OrderedDict()
         # Whatever was issued up to here and is not in memory may have been forgotten, by a restart for instance.
-        self._forgotten_until_ms = self._now_ms() - 1
+        self._forgotten_until_ms = self.now_ms() - 1
 
     @property
     def is_enabled(self) -> bool:
@@ -103,15 +103,11 @@ class TransactionManager:
 
     def begin(self, *, manual: bool = False) -> TransactionId:
         self.check_enabled()
-        return self._ids.issue(self._now_ms(), manual=manual)
-
-    def is_issued(self, transaction: str | None) -> bool:
-        """Whether this gateway issued the id, ever."""
-        return self._genuine(transaction) is not None
+        return self._ids.issue(self.now_ms(), manual=manual)
 
     def now_ms(self) -> int:
         """The clock that ids are issued by, in milliseconds."""
-        return self._now_ms()
+        return int(self._started_ms + (self._clock() - self._started) * 1000)
 
     def issued_ms(self, transaction: str) -> int | None:
         """When the id was issued; None for one that this gateway did not issue."""
@@ -183,7 +179,7 @@ class TransactionManager:
                 known.has_failed = True
                 known.settle_failure()
 
-    def touch(
+    def pin(
         self, transaction: str | None, table: Hashable, newest: Callable[[], Pinnable], owner: Owner | None = None
     ) -> TableView:
         """How this transaction sees a table: as it first read it, and as it wrote it. Without an id, the newest."""
@@ -237,7 +233,7 @@ class TransactionManager:
                 known.settle_failure()
 
     def commit(self, transaction: str) -> TransactionState:
-        """Its statements are durable already; this ends it. May be said again."""
+        """Its statements are durable already; this ends it. May be repeated."""
         parsed = self._parsed(transaction)
         with self._lock:
             known = self._remembered(parsed)
@@ -251,7 +247,7 @@ class TransactionManager:
         raise _expired(parsed.id)
 
     def rollback(self, transaction: str, undo: Undo) -> TransactionStatus:
-        """End it, and take back what it wrote, table by table. May be said again: nothing is taken back twice.
+        """End it, and undo what it wrote, table by table. May be repeated: nothing is undone twice.
 
         An UnavailableError when a statement of it is being written and does not end in time.
         """
@@ -262,11 +258,11 @@ class TransactionManager:
         try:
             self._wait_for_commits(known)
             with self._lock:
-                to_take_back = list(known.to_take_back())
-            for place, footprint in to_take_back:
-                table, undone = self._take_back(parsed, place.table, footprint, undo)
+                to_undo = list(known.to_undo())
+            for place, footprint in to_undo:
+                table, undone = self._undo_table(parsed, place.table, footprint, undo)
                 with self._lock:
-                    known.was_taken_back(place, table, undone)
+                    known.record_undo(place, table, undone)
             with self._lock:
                 known.apply(Event.ROLLBACK)
                 return known.status
@@ -294,7 +290,7 @@ class TransactionManager:
         if not are_over:
             raise UnavailableError(f"a statement of transaction {known.id.id} is being written; try again")
 
-    def _take_back(
+    def _undo_table(
         self, parsed: ParsedId, table: Hashable, footprint: Footprint, undo: Undo
     ) -> tuple[Hashable, Undone]:
         """Under which name the table was found, and what was done to it."""
@@ -310,7 +306,7 @@ class TransactionManager:
                 except NotFoundError:
                     continue
         raise PreconditionError(
-            f"{gone.message}: what transaction {parsed.id} wrote into it cannot be taken back"
+            f"{gone.message}: what transaction {parsed.id} wrote into it cannot be undone"
         ) from gone
 
     def _rollback_from_log(self, parsed: ParsedId, undo: Undo) -> TransactionStatus:
@@ -400,7 +396,7 @@ class TransactionManager:
 
     def _may_be_forgotten(self, parsed: ParsedId) -> bool:
         idle_ms = self._settings.idle_seconds * 1000
-        return parsed.issued_ms <= max(self._forgotten_until_ms, self._now_ms() - idle_ms)
+        return parsed.issued_ms <= max(self._forgotten_until_ms, self.now_ms() - idle_ms)
 
     def _forget(self) -> None:
         now = self._clock()
@@ -431,16 +427,13 @@ class TransactionManager:
         del kind[dropped.id.id]
         self._forgotten_until_ms = max(self._forgotten_until_ms, dropped.id.issued_ms)
 
-    def _now_ms(self) -> int:
-        return int(self._started_ms + (self._clock() - self._started) * 1000)
-
 
 def _view_of(snapshot: Pinnable) -> TableView:
     return TableView(snapshot.version, snapshot.version, snapshot.identity)
 
 
 def _being_undone(transaction: TransactionId) -> UnavailableError:
-    return UnavailableError(f"transaction {transaction} is being taken back; try again")
+    return UnavailableError(f"transaction {transaction} is being rolled back; try again")
 
 
 def _expired(transaction: TransactionId) -> PreconditionError:

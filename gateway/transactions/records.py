@@ -27,7 +27,7 @@ class TableView:
 
 @dataclass(frozen=True, slots=True)
 class TransactionStatus:
-    """How a transaction stands, and which of its writes were taken back, by table."""
+    """How a transaction stands, and which of its writes were undone, by table."""
 
     state: TransactionState
     undone: Mapping[Hashable, Undone] = field(default_factory=dict)
@@ -120,7 +120,7 @@ class TransactionRecord:
     places: dict[Hashable, Place] = field(default_factory=dict)  # where statements of now write
     footprints: dict[Place, Footprint] = field(default_factory=dict)
     unclear: set[Place] = field(default_factory=set)  # may have been written to: only the log can say
-    taken_back: set[Place] = field(default_factory=set)
+    undone_places: set[Place] = field(default_factory=set)
     undone: dict[Hashable, Undone] = field(default_factory=dict)
 
     @property
@@ -141,7 +141,7 @@ class TransactionRecord:
         """Why it takes no further statement; with `once`, it takes one in all."""
         if self.is_undoing:
             return PreconditionError(f"transaction {self.id.id} is being rolled back")
-        if self.taken_back and self.state is TransactionState.ACTIVE:
+        if self.undone_places and self.state is TransactionState.ACTIVE:
             return PreconditionError(f"transaction {self.id.id} was rolled back in part; roll it back again")
         once = once and not self.id.is_manual
         is_over = self.state is TransactionState.COMMITTED and (once or self.id.is_manual or bool(self.undone))
@@ -188,22 +188,22 @@ class TransactionRecord:
         footprint = self.footprints.get(place, Footprint(write.version - 1, identity=place.identity))
         self.footprints[place] = replace(footprint, versions=footprint.versions | {write.version})
 
-    def to_take_back(self) -> Iterator[tuple[Place, Footprint]]:
+    def to_undo(self) -> Iterator[tuple[Place, Footprint]]:
         for place, footprint in self.footprints.items():
-            if place in self.taken_back:
+            if place in self.undone_places:
                 continue
             if place in self.unclear:
                 yield place, footprint
             elif footprint.versions:
                 yield place, replace(footprint, since=min(footprint.versions) - 1)
 
-    def was_taken_back(self, place: Place, table: Hashable, undone: Undone) -> None:
+    def record_undo(self, place: Place, table: Hashable, undone: Undone) -> None:
         """`table` is the name that it has now."""
         if undone.version is not None and self.state is TransactionState.ACTIVE:
             self.apply(Event.WROTE)  # it was unclear; the undo found it written
         if self.footprints[place].versions or undone.version is not None:
             self.undone[table] = undone
-        self.taken_back.add(place)
+        self.undone_places.add(place)
         self.unclear.discard(place)
         view = self.tables.get(place.table)
         if undone.version is not None and view is not None and table == place.table:

@@ -6,8 +6,8 @@ the rest of a BEGIN block and never says COMMIT, so a committed transaction
 takes further statements; what they do no longer changes its state.
 
 A manual transaction (`"auto_commit": false`) stays active, whatever its
-statements do, until its caller commits it or rolls it back. Either may be said
-again. Rolling back a committed one takes back what it wrote; it stays committed.
+statements do, until its caller commits it or rolls it back. Either may be
+repeated. Rolling back a committed one undoes what it wrote; it stays committed.
 """
 
 from __future__ import annotations

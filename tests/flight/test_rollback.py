@@ -323,7 +323,7 @@ def test_a_rollback_does_not_take_another_table_for_the_one_that_was_replaced(
     assert code == "FAILED_PRECONDITION"
     assert text == (
         f"table '{lake.schema}.n' was replaced by another one:"
-        f" what transaction {identity} wrote into it cannot be taken back"
+        f" what transaction {identity} wrote into it cannot be undone"
     )
     assert status_of(caller, identity) == {"status": "committed", "exists": True}
     assert len(rows_of(client, lake)) == 3

@@ -135,7 +135,7 @@ def test_a_json_change_in_a_transaction_is_computed_from_what_the_transaction_re
     transactions: TransactionManager, table: MemoryTable, operation: Operation
 ) -> None:
     identity = transactions.begin()
-    transactions.touch(identity, table.name.key, lambda: table.at(0))
+    transactions.pin(identity, table.name.key, lambda: table.at(0))
     transactions.wrote(identity, table.name.key, 1, {7})
     context = context_of(transactions, CallHeaders(transaction=identity), asked(operation, table))
     assert (context.transaction, context.read_version, context.conflict_base) == (identity, 1, 0)
@@ -158,7 +158,7 @@ def test_a_table_that_was_replaced_during_the_transaction_is_a_conflict(
     transactions: TransactionManager, table: MemoryTable
 ) -> None:
     identity = transactions.begin()
-    transactions.touch(identity, table.name.key, lambda: MemorySnapshot(table, 2, table.versions[2], "another"))
+    transactions.pin(identity, table.name.key, lambda: MemorySnapshot(table, 2, table.versions[2], "another"))
     with pytest.raises(ConflictError, match=r"table 's\.t' was replaced by another one meanwhile"):
         context_of(transactions, CallHeaders(transaction=identity), asked(UPDATE, table))
 

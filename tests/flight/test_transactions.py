@@ -96,11 +96,11 @@ def caller(service: MemoryService) -> Iterator[Caller]:
 
 def test_a_transaction_is_created_in_the_dialect_of_the_request(service: MemoryService, caller: Caller) -> None:
     packed = msgpack.unpackb(caller.act("create_transaction", bodies.create_transaction("lake")))
-    assert service.transactions.is_issued(packed["identifier"])
+    assert service.transactions.issued_ms(packed["identifier"]) is not None
     for body in (b"", b"{}", b" {}", b'{"auto_commit": true, "catalog_name": "lake"}'):
         reply = json.loads(caller.act("create_transaction", body))
         assert reply["status"] == "success"
-        assert service.transactions.is_issued(reply["transaction_id"])
+        assert service.transactions.issued_ms(reply["transaction_id"]) is not None
 
 
 @pytest.mark.parametrize("body", [b'{"auto_commit": 1}', b'{"unknown": 1}', b"{", b'{"auto_commit": true'])

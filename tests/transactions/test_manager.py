@@ -59,7 +59,7 @@ def at(version: int) -> Callable[[], Snapshot]:
 
 
 def reads(manager: TransactionManager, transaction: str | None, newest: int, table: str = "t") -> int:
-    return manager.touch(transaction, table, at(newest)).read_version
+    return manager.pin(transaction, table, at(newest)).read_version
 
 
 def opens(
@@ -92,10 +92,10 @@ def test_a_transaction_reads_the_version_it_met_first(manager: TransactionManage
 
 def test_the_read_version_moves_to_own_writes_and_the_base_never(manager: TransactionManager) -> None:
     identity = manager.begin()
-    manager.touch(identity, "t", at(5))
+    manager.pin(identity, "t", at(5))
     manager.wrote(identity, "t", 8, (10, 19))
     manager.wrote(identity, "t", 7, (0, 9))  # two statements at once may be reported in any order
-    view = manager.touch(identity, "t", at(20))
+    view = manager.pin(identity, "t", at(20))
     assert (view.base, view.read_version) == (5, 8)
     assert view.own == (OwnWrite(8, (10, 19)), OwnWrite(7, (0, 9)))
 
@@ -103,29 +103,29 @@ def test_the_read_version_moves_to_own_writes_and_the_base_never(manager: Transa
 def test_a_table_that_was_written_before_it_was_read_has_the_write_as_its_base(manager: TransactionManager) -> None:
     identity = manager.begin()
     manager.wrote(identity, "t", 8, (10, 19))
-    view = manager.touch(identity, "t", at(20))
+    view = manager.pin(identity, "t", at(20))
     assert (view.base, view.read_version, view.own) == (8, 8, (OwnWrite(8, (10, 19)),))
 
 
 def test_a_statement_that_changed_nothing_moves_nothing(manager: TransactionManager) -> None:
     identity = manager.begin()
-    manager.touch(identity, "t", at(5))
+    manager.pin(identity, "t", at(5))
     manager.wrote(identity, "t", None)
-    assert manager.touch(identity, "t", at(9)).own == ()
+    assert manager.pin(identity, "t", at(9)).own == ()
     assert manager.status(identity) == TransactionStatus(TransactionState.COMMITTED)
 
 
 def test_an_alter_counts_for_the_transactions_in_which_its_session_met_the_table(manager: TransactionManager) -> None:
     mine, theirs, elsewhere = (manager.begin() for _ in range(3))
-    manager.touch(mine, "t", at(5), SOMEBODY)
-    manager.touch(theirs, "t", at(5), Owner("another session", "ada"))
-    manager.touch(elsewhere, "u", at(5), SOMEBODY)
+    manager.pin(mine, "t", at(5), SOMEBODY)
+    manager.pin(theirs, "t", at(5), Owner("another session", "ada"))
+    manager.pin(elsewhere, "u", at(5), SOMEBODY)
     manager.altered(SOMEBODY, "t", 6)
     manager.altered(Owner(None, "ada"), "t", 7)
-    assert manager.touch(mine, "t", at(9)).altered == (6,)
-    assert (manager.touch(mine, "t", at(9)).base, manager.touch(mine, "t", at(9)).read_version) == (5, 5)
-    assert manager.touch(theirs, "t", at(9)).altered == ()
-    assert manager.touch(elsewhere, "t", at(9)).altered == (), "it met the table afterwards"
+    assert manager.pin(mine, "t", at(9)).altered == (6,)
+    assert (manager.pin(mine, "t", at(9)).base, manager.pin(mine, "t", at(9)).read_version) == (5, 5)
+    assert manager.pin(theirs, "t", at(9)).altered == ()
+    assert manager.pin(elsewhere, "t", at(9)).altered == (), "it read the table afterwards"
 
 
 def test_two_first_touches_at_once_get_one_base(manager: TransactionManager) -> None:
@@ -137,7 +137,7 @@ def test_two_first_touches_at_once_get_one_base(manager: TransactionManager) -> 
             barrier.wait(20)
             return Snapshot(version)
 
-        found.append(manager.touch(identity, "t", newest))
+        found.append(manager.pin(identity, "t", newest))
 
     threads = [threading.Thread(target=touch, args=(version,)) for version in (1, 2)]
     for thread in threads:
@@ -287,7 +287,7 @@ def test_commit_and_rollback_may_be_said_again(manager: TransactionManager) -> N
 
 def test_a_rollback_takes_back_each_table_once(manager: TransactionManager) -> None:
     identity = manager.begin()
-    manager.touch(identity, "read", at(1))
+    manager.pin(identity, "read", at(1))
     for table, version in (("t", 3), ("t", 5), ("u", 4)):
         manager.wrote(identity, table, version)
     asked: list[Hashable] = []
@@ -305,7 +305,7 @@ def test_a_rollback_takes_back_each_table_once(manager: TransactionManager) -> N
     assert manager.rollback(identity, never) == done
     assert manager.status(identity) == done
     assert asked == ["t", "u", "u"]
-    assert reads(manager, identity, 99) == 10  # it sees the table without what was taken back
+    assert reads(manager, identity, 99) == 10  # it sees the table without what was undone
     with pytest.raises(PreconditionError, match=r"is not active \(state: committed\)$"):
         opens(manager, identity)
 
@@ -315,9 +315,9 @@ def test_one_rollback_runs_at_a_time(manager: TransactionManager) -> None:
     manager.wrote(identity, "t", 3)
 
     def undo(_table: Hashable, _footprint: Footprint) -> Undone:
-        with pytest.raises(UnavailableError, match="is being taken back; try again"):
+        with pytest.raises(UnavailableError, match="is being rolled back; try again"):
             manager.rollback(identity, never)
-        with pytest.raises(UnavailableError, match="is being taken back; try again"):
+        with pytest.raises(UnavailableError, match="is being rolled back; try again"):
             manager.commit(identity)
         with pytest.raises(PreconditionError, match="is being rolled back"):
             opens(manager, identity)
@@ -478,7 +478,7 @@ def test_a_rollback_waits_for_a_commit_that_has_begun_and_takes_it_back(
         rolled_back = threads.submit(manager.rollback, identity, undo)
         wait_until(lambda: statement.is_stopped)
         assert manager.status(identity) == TransactionStatus(TransactionState.ACTIVE), (
-            "not before it is known what there is to take back"
+            "not before it is known what there is to undo"
         )
         assert not rolled_back.done()
         if lands:
@@ -614,7 +614,7 @@ def test_a_renamed_table_is_found_by_the_log_and_a_replaced_one_is_not_taken_for
             raise NotFoundError("table 't' was replaced by another one")
         return Undone(1, 4)
 
-    text = f"^table 't' was replaced by another one: what transaction {identity} wrote into it cannot be taken back$"
+    text = f"^table 't' was replaced by another one: what transaction {identity} wrote into it cannot be undone$"
     with pytest.raises(PreconditionError, match=text):
         manager.rollback(identity, undo)
     assert manager.status(identity) == TransactionStatus(TransactionState.COMMITTED)
