@@ -71,11 +71,11 @@ def _change(
     upload.fills(statement)
     # An error before the end of an upload loses its class, so the rest is read first. A client that waits for an
     # answer to each batch sends no more.
-    return execution.run(statement, upload.batches(), _Reply(upload, writer), drains=not returning)
+    return execution.run(statement, upload.batches(), _ExchangeReply(upload, writer), drains=not returning)
 
 
 @dataclass(frozen=True, slots=True)
-class _Reply:
+class _ExchangeReply:
     """Each batch is answered before the client sends the next."""
 
     upload: Upload

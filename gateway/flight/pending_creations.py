@@ -65,11 +65,11 @@ class PendingCreations:
         try:
             yield
         except OutcomeUnknownError:
-            raise  # it may have been written: the next start looks again
+            raise  # it may have been written: the next start checks again
         except BaseException:
             try:
                 editor.end_creation(table, complete=False)
-            except GatewayError as error:  # the next start looks again
+            except GatewayError as error:  # the next start checks again
                 log.warning("incomplete_table_left", table=str(table.name), reason=error.message)
             raise
         editor.end_creation(table, complete=True)

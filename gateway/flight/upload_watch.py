@@ -1,8 +1,8 @@
 """Uploads: each waits for its client, but not for ever.
 
 What waits for a client, to send or to take its answer, cannot be interrupted, so
-a watch looks at the uploads. One that stalled loses what it staged, holds up no
-drain, and is refused when its client wakes. A client that stays silent for as
+a watch checks the uploads. One that stalled loses what it staged, holds up no
+drain, and is refused when its client goes on. A client that stays silent for as
 long again loses its connection, unless other calls of it run there: only that
 ends the read itself.
 """
@@ -26,7 +26,7 @@ from gateway.settings import LimitSettings
 
 log = structlog.get_logger(__name__)
 
-_LONGEST_LOOK_SECONDS = 5.0
+_MAX_CHECK_SECONDS = 5.0
 # A frame with nothing in it looks to pyarrow like the end of the upload, and rows may follow. After the true end every
 # further read ends at once.
 _BLANK_FRAMES = 64
@@ -79,7 +79,7 @@ class Upload:
             raise CancelledError("the caller went away; nothing was written")
 
     def fills(self, statement: Statement) -> None:
-        """From now on this statement is what a stalled upload lets go of."""
+        """From now on a stalled upload aborts this statement."""
         self._statement = statement
 
     @contextlib.contextmanager
@@ -118,7 +118,7 @@ class Upload:
     def has_stalled(self) -> bool:
         return bool(self._ended_for)
 
-    def look(self, scans: RunningScans) -> float:
+    def check(self, scans: RunningScans) -> float:
         """End the upload if its client is silent for too long; for how many seconds it has been."""
         now = time.monotonic()
         with self._lock:
@@ -188,9 +188,9 @@ class UploadWatch:
             return sum(upload.has_stalled for upload in self._running)
 
     def _watch_uploads(self, connections: Connections) -> None:
-        while not self._stop.wait(min(_LONGEST_LOOK_SECONDS, self._limits.idle_upload_seconds / 4)):
+        while not self._stop.wait(min(_MAX_CHECK_SECONDS, self._limits.idle_upload_seconds / 4)):
             with self._lock:
                 running = list(self._running)
             for upload in running:
-                if upload.look(self._scans) > 2 * self._limits.idle_upload_seconds:
+                if upload.check(self._scans) > 2 * self._limits.idle_upload_seconds:
                     connections.cut_if_alone(upload.peer)

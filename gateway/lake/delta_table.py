@@ -17,7 +17,7 @@ from gateway.catalog.capabilities import (
     Description,
     ScanReport,
     ScanRequest,
-    Size,
+    TableSize,
 )
 from gateway.catalog.changes import Footprint, Undone, WriteContext
 from gateway.catalog.names import TableName
@@ -67,7 +67,7 @@ class DeltaSnapshot:
         return self.log.shape
 
     @property
-    def size(self) -> Size:
+    def size(self) -> TableSize:
         return self.log.size
 
     @cached_property

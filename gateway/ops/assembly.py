@@ -40,7 +40,7 @@ from gateway.settings import CatalogSettings, Settings
 from gateway.telemetry import metrics
 from gateway.transactions.ids import TransactionId
 from gateway.transactions.manager import TransactionManager
-from gateway.wire.filters import FilterLimits
+from gateway.wire.filter_parser import FilterLimits
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def build_lake(settings: Settings, spark: Spark | None = None) -> Lake:
 
     def find_in_log(transaction: TransactionId, issued_ms: int) -> Traces:
         tables = [table for catalog in catalogs for table in catalog.listing().tables.values()]
-        # The log of a table that cannot be served may tell of the transaction all the same.
+        # The log of a table that cannot be served may record the transaction all the same.
         tables += [catalog.source.open(name) for catalog in catalogs for name, _ in catalog.listing().broken.values()]
         logs: dict[Hashable, Folder] = {
             table.name.key: table.log_folder for table in tables if isinstance(table, DeltaTable)

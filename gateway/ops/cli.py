@@ -167,7 +167,7 @@ def tables(config: ConfigOption = None) -> None:
     for title in ("version", "rows", "bytes", "files"):
         shown.add_column(title, justify="right")
     shown.add_column("can")
-    with _progress("Looking at the tables"):
+    with _progress("Reading the tables' logs"):
         for catalog in lake.catalogs:
             catalog.refresh()
     for catalog in lake.catalogs:

@@ -214,7 +214,7 @@ def test_of_two_transactions_that_change_one_row_the_first_wins(
 
 
 def test_many_clients_add_to_one_row_and_nothing_is_lost(gateway: Gateway, client: AirportClient, lake: Lake) -> None:
-    """Each either adds one or is told that it conflicts."""
+    """Each either adds one or is refused as a conflict."""
     numbers(lake, rows=1)
     start = threading.Barrier(6)
 

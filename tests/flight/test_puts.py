@@ -105,15 +105,15 @@ def delete(client: flight.FlightClient, row_ids: Any, **fields: Any) -> dict[str
 
 def refusal(code: str, work: Callable[[], object]) -> str:
     """The text of a refused call; what Arrow adds to it is checked, and that nothing leaks."""
-    told = refusal_of(work)
-    assert told.code == code, told
-    return told.text
+    refusal = refusal_of(work)
+    assert refusal.code == code, refusal
+    return refusal.text
 
 
 def precondition(work: Callable[[], object]) -> str:
-    told = refusal_of(work)
-    assert (told.code, told.reason) == ("UNKNOWN", "FAILED_PRECONDITION"), told
-    return told.text
+    refusal = refusal_of(work)
+    assert (refusal.code, refusal.reason) == ("UNKNOWN", "FAILED_PRECONDITION"), refusal
+    return refusal.text
 
 
 def returned(data: bytes | str) -> pa.Table:

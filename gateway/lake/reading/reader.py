@@ -38,7 +38,7 @@ from gateway.lake.sql.quoting import double_quoted
 from gateway.lake.tables.schemas import ROWID, TableSchema, is_rowid
 from gateway.lake.tables.snapshots import TABLE, LogSnapshot
 from gateway.settings import ScanSettings
-from gateway.wire.filters import columns_of
+from gateway.wire.filter_tree import columns_of
 from gateway.wire.tickets import Slice
 
 log = structlog.get_logger(__name__)
