@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
+from gateway.catalog.calls import Call
 from gateway.catalog.capabilities import (
     AsOf,
     BatchStream,
@@ -33,16 +32,15 @@ from gateway.lake.reading.statistics import column_statistics
 from gateway.lake.spark.engine import Spark, State
 from gateway.lake.tables.deletions import deleted_rows
 from gateway.lake.tables.history import parse_moment, parse_version, version_at_time
-from gateway.lake.tables.schemas import shape_of
 from gateway.lake.tables.snapshots import LOG, LogSnapshot, Snapshots
 from gateway.lake.tables.storage import Folder
 from gateway.lake.writing.idempotency import Answers
-from gateway.lake.writing.pending import Committed, Undoing
+from gateway.lake.writing.pending import Undoing
 from gateway.lake.writing.staging import StagingFolder
 from gateway.lake.writing.statements import FullyChangeable, ReadOnly, WriteRoom, abilities, changes_of
 from gateway.lake.writing.writer import TableWriter
 from gateway.settings import WriteSettings
-from gateway.wire.ddl import Alteration
+from gateway.wire.ddl_messages import Alteration
 from gateway.wire.tickets import Slice, stamp_of
 
 _DELETION_VECTORS = "deletionVectors"
@@ -53,7 +51,6 @@ class DeltaSnapshot:
     """A Delta table at one version, readable by whichever route fits."""
 
     log: LogSnapshot
-    shape: pa.Schema
     readers: Readers
     folder: Folder
 
@@ -64,6 +61,10 @@ class DeltaSnapshot:
     @property
     def identity(self) -> str:
         return self.log.table_id
+
+    @property
+    def shape(self) -> pa.Schema:
+        return self.log.shape
 
     @property
     def size(self) -> Size:
@@ -91,7 +92,7 @@ class DeltaSnapshot:
 
 @dataclass(frozen=True)
 class TableTools:
-    """What every Delta table of a gateway works with; `landed` hears of each commit.
+    """What every Delta table of a gateway works with.
 
     With `adopts`, rows without an id of their own are numbered when a statement meets one.
     """
@@ -102,7 +103,6 @@ class TableTools:
     write: WriteSettings
     rowid_column: str
     statistics: bool
-    landed: Callable[[TableName, WriteContext, Committed], None] = lambda _name, _context, _committed: None
     writer_lock: WriteGuard = UNGUARDED
     adopts: bool = False
 
@@ -113,9 +113,10 @@ class DeltaTable:
     def __init__(self, name: TableName, folder: Folder, tools: TableTools) -> None:
         self._name = name
         self._log = folder.child(LOG)
-        self._snapshots = Snapshots(str(name), folder, tools.rowid_column, tools.readers.read_rows)
+        self._snapshots = Snapshots(
+            str(name), folder, tools.rowid_column, tools.readers.read_rows, offers_statistics=tools.statistics
+        )
         self._readers = tools.readers
-        self._statistics = tools.statistics
         self._writer_lock = tools.writer_lock
         self._wait_seconds = tools.write.retry_seconds
         self._landing = Landing(
@@ -129,15 +130,11 @@ class DeltaTable:
             writer=self._writer,
             staging=tools.staging,
             answers=Answers(str(name), self._log, self._snapshots.current, tools.write.idempotency_seconds),
-            shape=lambda snapshot: self._told(snapshot).shape,
-            landed=lambda context, committed: tools.landed(name, context, committed),
             has_engine=tools.spark.state is not State.OFF,
         )
         self._numbering = Numbering(str(name), self._adopt) if tools.adopts else None
         self._lock = threading.Lock()
         self._description: Description | None = None
-        # Of each snapshot that somebody still has; the snapshots themselves are kept elsewhere, and not for long.
-        self._shapes: WeakKeyDictionary[LogSnapshot, pa.Schema] = WeakKeyDictionary()
 
     @property
     def name(self) -> TableName:
@@ -174,10 +171,10 @@ class DeltaTable:
             return not same
 
     def current(self) -> DeltaSnapshot:
-        return self._told(self._snapshots.current())
+        return DeltaSnapshot(self._snapshots.current(), self._readers, self._log)
 
     def at(self, version: int) -> DeltaSnapshot:
-        return self._told(self._snapshots.at(version))
+        return DeltaSnapshot(self._snapshots.at(version), self._readers, self._log)
 
     def version_as_of(self, point: AsOf) -> int:
         try:
@@ -207,21 +204,15 @@ class DeltaTable:
 
     def undo(self, transaction: str, context: WriteContext, footprint: Footprint) -> Undone:
         self._writer_lock.refuse_early()
-        done = self._writer.commit(Undoing(transaction, context, footprint))
+        done = self._writer.commit(Undoing(transaction, footprint, context=context))
         return Undone(done.affected, done.version)
 
-    def alter(self, change: Alteration, caller: str) -> int | None:
+    def alter(self, change: Alteration, call: Call) -> int | None:
         with self.alone():
-            return self._alterer.alter(change, caller)
+            return self._alterer.alter(change, call.caller)
 
     def alone(self) -> contextlib.AbstractContextManager[None]:
         return self._writer.paused(self._wait_seconds)
 
     def retire(self) -> None:
         self._snapshots.close()
-
-    def _told(self, snapshot: LogSnapshot) -> DeltaSnapshot:
-        shape = self._shapes.get(snapshot)
-        if shape is None:
-            shape = self._shapes.setdefault(snapshot, shape_of(snapshot.schema, statistics=self._statistics))
-        return DeltaSnapshot(snapshot, shape, self._readers, self._log)

@@ -9,23 +9,24 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from gateway.catalog.changes import Traces, WriteContext
-from gateway.catalog.names import TableName, check_name
+from gateway.catalog.changes import Traces
+from gateway.catalog.editing import Editors
+from gateway.catalog.names import check_name
 from gateway.catalog.registry import Catalog, Catalogs
 from gateway.errors import UnavailableError
 from gateway.flight.actions import Actions
+from gateway.flight.admission import Gate
 from gateway.flight.browsing import Browsing
-from gateway.flight.contexts import WriteContexts
-from gateway.flight.ddl import Ddl, Editors
+from gateway.flight.ddl_actions import DdlActions
 from gateway.flight.exchanges import Exchanges
-from gateway.flight.fillings import Fillings
-from gateway.flight.gate import Gate
+from gateway.flight.pending_creations import PendingCreations
 from gateway.flight.puts import Puts
 from gateway.flight.scans import Scans
 from gateway.flight.server import FlightServer
+from gateway.flight.statements import Statements
 from gateway.flight.streams import ScanStreams
-from gateway.flight.transactions import TransactionActions
-from gateway.flight.uploads import Uploads
+from gateway.flight.transaction_actions import TransactionActions
+from gateway.flight.upload_watch import UploadWatch
 from gateway.lake.commits.writer_lock import WriterLocks
 from gateway.lake.ddl.spark_alter import forget_log
 from gateway.lake.ddl.warehouse import EditableWarehouse
@@ -33,7 +34,6 @@ from gateway.lake.delta_table import DeltaTable, TableTools
 from gateway.lake.reading.reader import Readers
 from gateway.lake.spark.engine import Profile, Spark, State
 from gateway.lake.tables.storage import Folder
-from gateway.lake.writing.pending import Committed
 from gateway.lake.writing.staging import StagingFolder
 from gateway.lake.writing.traces import traces_of
 from gateway.settings import CatalogSettings, Settings
@@ -61,7 +61,7 @@ class Lake:
 class Service:
     lake: Lake
     streams: ScanStreams
-    uploads: Uploads
+    uploads: UploadWatch
     gate: Gate
     server: FlightServer
 
@@ -86,12 +86,6 @@ def build_lake(settings: Settings, spark: Spark | None = None) -> Lake:
     )
     staging = StagingFolder(settings.staging)
 
-    def landed(name: TableName, context: WriteContext, committed: Committed) -> None:
-        if context.refusal is None:
-            # What was written under another transaction, and only answered again, is not this one's to take back.
-            version = None if committed.is_repeat else committed.version
-            transactions.wrote(context.transaction, name.key, version, committed.row_ids)
-
     tools = TableTools(
         readers,
         spark,
@@ -99,7 +93,6 @@ def build_lake(settings: Settings, spark: Spark | None = None) -> Lake:
         settings.write,
         settings.rowids.column,
         settings.scan.statistics,
-        landed,
         adopts=settings.rowids.adopt == "auto",
     )
 
@@ -138,16 +131,22 @@ def build_service(settings: Settings, spark: Spark | None = None) -> Service:
     limits = FilterLimits(settings.filters.depth, settings.filters.in_items, settings.limits.field_bytes)
     scans = Scans(lake.catalogs, transactions, streams, limits)
     browsing = Browsing(lake.catalogs, scans)
-    contexts = WriteContexts(transactions)
     gate = Gate()
-    uploads = Uploads(settings.limits, streams.is_scanning)
-    puts = Puts(lake.catalogs, contexts.of_caller, contexts.outcome, uploads, settings.limits.returned_bytes)
-    transaction_actions = TransactionActions(lake.catalogs, transactions)
+    statements = Statements(transactions, settings.limits)
+    uploads = UploadWatch(settings.limits, streams)
+    puts = Puts(lake.catalogs, statements, uploads, settings.limits)
     editors = Editors(lake.catalogs)
-    fillings = Fillings(lambda catalog: editors.get(catalog)[1], transactions.issued_ms)
-    ddl = Ddl(editors, browsing, fillings, transactions)
-    actions = Actions(lake.catalogs, browsing, scans, puts, transaction_actions, settings.limits, ddl.actions())
-    exchanges = Exchanges(lake.catalogs, contexts, uploads, fillings)
+    creations = PendingCreations(editors, transactions)
+    actions = Actions(
+        lake.catalogs,
+        browsing,
+        scans,
+        puts,
+        TransactionActions(lake.catalogs, transactions),
+        DdlActions(editors, browsing, creations, transactions),
+        settings.limits,
+    )
+    exchanges = Exchanges(lake.catalogs, statements, uploads, creations)
     address = f"{settings.flight.host}:{settings.flight.port}"
     try:
         server = FlightServer(f"grpc://{address}", actions, browsing, scans, exchanges, puts, gate)

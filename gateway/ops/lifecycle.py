@@ -52,7 +52,7 @@ class Gateway:
         self._health.start()
         self.service.lake.staging.remove_leftovers()
         self.service.streams.start()
-        self.service.uploads.start(self.service.server.cut_if_alone)
+        self.service.uploads.start(self.service.server)
         self._refresher.start()
         self.service.lake.writer_locks.start(self._catch_up)
         if self._owns_spark:

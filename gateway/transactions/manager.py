@@ -25,6 +25,7 @@ from collections.abc import Callable, Container, Hashable
 from dataclasses import replace
 from typing import Protocol
 
+from gateway.catalog.calls import Owner
 from gateway.catalog.changes import Footprint, OwnWrite, Traces, Undone
 from gateway.errors import (
     CancelledError,
@@ -36,7 +37,15 @@ from gateway.errors import (
 )
 from gateway.settings import TransactionSettings
 from gateway.transactions.ids import ParsedId, TransactionId, TransactionIds
-from gateway.transactions.records import Ending, Owner, Place, Record, RunningStatement, Status, TableView
+from gateway.transactions.records import (
+    Ending,
+    Place,
+    Record,
+    RefusedStatement,
+    RunningStatement,
+    Status,
+    TableView,
+)
 from gateway.transactions.state import Event, State
 
 # What the logs tell of a transaction, which cannot be older than its id, whose issue time is given in milliseconds.
@@ -126,7 +135,7 @@ class TransactionManager:
             if (refusal := known.refusal(once=once)) is not None:
                 raise refusal
             known.owner = owner
-            return known.open(Place(table, newest.identity), newest.version)
+            return known.open(self, Place(table, newest.identity), newest.version)
 
     def refusal(self, transaction: str, *, once: bool) -> GatewayError:
         """Why the transaction takes no statement now, for one that it did not take a while ago."""
@@ -140,9 +149,9 @@ class TransactionManager:
             # It may be free again when a rollback has failed meanwhile.
             return known.refusal(once=once) or _being_undone(parsed.id)
 
-    def may_have_written(self, transaction: str) -> bool:
-        """Whether this gateway, or one before it, may have written under this id."""
-        return self._ids.parse(transaction) is not None
+    def refused_statement(self, transaction: str, *, once: bool) -> RefusedStatement | None:
+        """One that may be a repetition; None where this gateway, or one before it, never wrote under this id."""
+        return None if self._ids.parse(transaction) is None else RefusedStatement(self, transaction, once)
 
     def begin_commit(self, statement: RunningStatement) -> None:
         """From here on the statement may be written at any moment; refused once a rollback has stopped it."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Container, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Protocol
 
+from gateway.catalog.calls import Owner
 from gateway.catalog.changes import Footprint, OwnWrite, Undone
-from gateway.errors import PreconditionError
+from gateway.errors import GatewayError, PreconditionError
 from gateway.transactions.ids import ParsedId, TransactionId
 from gateway.transactions.state import Event, NotAllowedError, State, after
 
@@ -21,14 +23,6 @@ class TableView:
     identity: str | None = None
     own: tuple[OwnWrite, ...] = ()
     altered: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """Who runs a transaction: the client's session, and the authenticated caller."""
-
-    session: str | None
-    caller: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +50,59 @@ class Ending(Enum):
     BROKEN = "broken"  # whether it was written is in the log by now
 
 
+class Statements(Protocol):
+    """What a statement asks of the manager, which has the lock."""
+
+    def begin_commit(self, statement: RunningStatement) -> None: ...
+
+    def wrote(
+        self, transaction: str | None, table: Hashable, version: int | None, own_ids: Container[int] = ()
+    ) -> None: ...
+
+    def refusal(self, transaction: str, *, once: bool) -> GatewayError: ...
+
+
 @dataclass(eq=False, slots=True)
 class RunningStatement:
     """From its opening to its end. Once it is stopped, its commit does not begin; one that has begun may land."""
 
+    manager: Statements
     transaction: TransactionId
     place: Place
     since: int  # a version up to which its transaction wrote nothing into the table
     is_stopped: bool = False
     is_committing: bool = False
     is_written: bool = False
+
+    def refusal(self) -> None:
+        return None
+
+    def begin_commit(self) -> None:
+        self.manager.begin_commit(self)
+
+    def wrote(self, version: int | None, row_ids: Container[int]) -> None:
+        self.manager.wrote(self.transaction, self.place.table, version, row_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedStatement:
+    """One that its transaction did not take: it may be a repetition of one that was written before, and no more."""
+
+    manager: Statements
+    transaction: str
+    once: bool
+    since: None = None
+    is_stopped: bool = False
+
+    def refusal(self) -> GatewayError:
+        """As of now: what ran then may have ended."""
+        return self.manager.refusal(self.transaction, once=self.once)
+
+    def begin_commit(self) -> None:
+        """Nothing is going to be written."""
+
+    def wrote(self, version: int | None, row_ids: Container[int]) -> None:
+        """What was written under another call is not written again."""
 
 
 @dataclass(slots=True)
@@ -118,10 +155,10 @@ class Record:
             )
         return None
 
-    def open(self, place: Place, version: int) -> RunningStatement:
+    def open(self, manager: Statements, place: Place, version: int) -> RunningStatement:
         self.places[place.table] = place
         footprint = self.footprints.setdefault(place, Footprint(version, identity=place.identity))
-        statement = RunningStatement(self.id.id, place, footprint.since)
+        statement = RunningStatement(manager, self.id.id, place, footprint.since)
         self.running.add(statement)
         return statement
 

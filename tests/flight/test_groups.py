@@ -15,6 +15,7 @@ import pytest
 from deltalake import DeltaTable
 from pyarrow import flight
 
+from gateway.catalog.calls import Call
 from gateway.catalog.changes import Footprint, Undone, WriteContext
 from gateway.errors import ConflictError
 from gateway.lake.writing import preparation
@@ -239,7 +240,7 @@ def test_many_clients_add_to_one_row_and_nothing_is_lost(gateway: Gateway, clien
 
 
 def undo(gateway: Gateway, lake: Lake, transaction: Any) -> Undone:
-    context, anywhere = WriteContext("anonymous"), Footprint()
+    context, anywhere = WriteContext(Call()), Footprint()
     undone: Undone = table_of(gateway, lake).undo(transaction.id or "never used", context, anywhere)
     return undone
 

@@ -11,15 +11,25 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from gateway.catalog.calls import Call
 from gateway.catalog.changes import Operation, WriteContext, WriteOptions
-from gateway.errors import CancelledError, ConstraintError, GatewayError, UnavailableError
+from gateway.errors import (
+    CancelledError,
+    ConflictError,
+    ConstraintError,
+    GatewayError,
+    InternalError,
+    UnavailableError,
+)
 from gateway.lake.tables.id_sets import IdSet
+from gateway.lake.tables.internal_names import ROWID_FIELD
 from gateway.lake.tables.schemas import Column
 from gateway.lake.values.types import stored_form
-from gateway.lake.writing.committer import Committer, Outcome
-from gateway.lake.writing.pending import Committed, Pending
+from gateway.lake.writing.change_sets import ChangeSet
+from gateway.lake.writing.committer import Committer
+from gateway.lake.writing.pending import Committed, Outcome, Pending
 from gateway.lake.writing.staging import StagedRows, StagingFolder
-from gateway.lake.writing.uploads import ROWID_FIELD, UploadPlan
+from gateway.lake.writing.uploads import UploadPlan
 from gateway.settings import StagingSettings, WriteSettings
 
 KIND = stored_form(pa.field("v", pa.int64()))
@@ -74,7 +84,9 @@ class Table:
         columns = tuple(
             (place, Column(name, KIND.arrow, True, None, None, name, None, KIND)) for place, name in enumerate(names)
         )
-        return Pending(operation, UploadPlan(columns, None), staged, WriteOptions(), WriteContext("me", **context))  # type: ignore[arg-type]
+        return Pending(
+            operation, UploadPlan(columns, None), staged, WriteOptions(), context=WriteContext(Call(**context))
+        )
 
 
 @pytest.fixture
@@ -233,3 +245,17 @@ def test_a_statement_that_shares_its_commit_is_noted_with_all_its_ids(make: Call
     pending = make().update(1)
     assert pending.note(done, is_shared=True).ids == done.row_ids.encode()
     assert pending.note(done, is_shared=False).ids is None
+
+
+@pytest.mark.parametrize("error", [ConflictError("somebody was faster"), RuntimeError("unexpected")])
+def test_a_statement_that_fails_late_in_its_preparation_is_not_among_those_written(
+    make: Callable[..., Table], error: Exception
+) -> None:
+    table, change = make(), ChangeSet()
+    late, other = table.insert(), table.insert()
+    change.members[other] = Committed(1, None)
+    with change.blaming(late):
+        change.members[late] = Committed(1, None)
+        raise error
+    assert list(change.members) == [other]
+    assert isinstance(change.settled[late], ConflictError if isinstance(error, ConflictError) else InternalError)

@@ -16,7 +16,7 @@ import struct
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,9 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.lake.pushdown.translation import MOST, Binding, Bindings, Translation, to_datafusion, to_spark
+from gateway.lake.pushdown.datafusion import DataFusion
+from gateway.lake.pushdown.spark import Spark as SparkWords
+from gateway.lake.pushdown.translation import MOST, Binding, Bindings, Engine, Translation, conditions_of, translate
 from gateway.wire.filter_tree import (
     And,
     Case,
@@ -45,6 +47,13 @@ from gateway.wire.filter_tree import (
 )
 from gateway.wire.filters import Filters, parse_filters
 from tests.captures import VECTORS, filters
+
+
+def in_words_of(engine: Engine[Any], conjuncts: Sequence[Any], bindings: Bindings) -> Translation[Any]:
+    return translate(engine, conditions_of(conjuncts, bindings))
+
+
+to_datafusion, to_spark = partial(in_words_of, DataFusion()), partial(in_words_of, SparkWords())
 
 BIGINT, VARCHAR, BOOLEAN = ValueType(TypeId.BIGINT), ValueType(TypeId.VARCHAR), ValueType(TypeId.BOOLEAN)
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import UnavailableError
-from gateway.lake.spark.engine import Profile, Spark, State, quoted, table_at
+from gateway.lake.spark.engine import Profile, Spark, State
+from gateway.lake.sql.quoting import quoted, table_at
 from gateway.settings import SparkSettings
 
 LIFE_AND_DEATH = """

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from gateway.catalog.calls import Owner
 from gateway.catalog.changes import Footprint, OwnWrite, Trace, Traces, Undone
 from gateway.errors import (
     CancelledError,
@@ -20,7 +21,7 @@ from gateway.errors import (
 )
 from gateway.settings import TransactionSettings
 from gateway.transactions.manager import TransactionManager
-from gateway.transactions.records import Ending, Owner, RunningStatement, Status
+from gateway.transactions.records import Ending, RunningStatement, Status
 from gateway.transactions.state import State
 
 SOMEBODY = Owner("session", "ada")

@@ -27,7 +27,9 @@ from gateway.lake.adopting.numbering import (
 from gateway.lake.commits.failures import explain
 from gateway.lake.commits.landing import NUMBERED, Landed, Landing
 from gateway.lake.commits.notes import CommitNote, StatementNote
-from gateway.lake.spark.engine import Profile, quoted, table_at
+from gateway.lake.spark.engine import Profile
+from gateway.lake.sql.quoting import quoted, table_at, text_literal
+from gateway.lake.tables.internal_names import check_writable
 from gateway.lake.tables.schemas import Column
 from gateway.lake.tables.snapshots import LogSnapshot
 
@@ -79,6 +81,7 @@ class Adoption:
         head = self._snapshots.current()
         if head.configuration.get(_APPEND_ONLY, "false").lower() == "true":
             raise PreconditionError(f"table '{self._table}' is append-only: its rows cannot be changed")
+        check_writable(column.name for column in head.schema.columns)
         for column in head.schema.columns:
             if fold(column.name) == fold(self._column):
                 raise PreconditionError(
@@ -135,8 +138,7 @@ class Adoption:
         return self._alter(f"ALTER COLUMN {quoted(rowid.name)} FIRST") if 0 < count <= before else 0
 
     def _set(self, key: str, value: str) -> int:
-        escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-        return self._alter(f"SET TBLPROPERTIES ('{key}' = '{escaped}')")
+        return self._alter(f"SET TBLPROPERTIES ({text_literal(key)} = {text_literal(value)})")
 
     def _alter(self, change: str) -> int:
         def alter(session: Any, head: LogSnapshot, _tries: int) -> None:

@@ -10,14 +10,17 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import structlog
 
 from gateway.catalog.changes import Statement, WriteContext, WriteOptions
 from gateway.errors import ConflictError, OutcomeUnknownError, PreconditionError, UnavailableError
-from gateway.lake.adopting.adoption import Adopted
 from gateway.lake.writing.statements import FullyChangeable
+
+if TYPE_CHECKING:
+    from gateway.lake.adopting.adoption import Adopted
 
 log = structlog.get_logger(__name__)
 

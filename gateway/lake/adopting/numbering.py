@@ -14,14 +14,14 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, Window, functions
 
 from gateway.lake.commits.delta_log import delta_log, read_files, replace_files, seq, start_transaction
-from gateway.lake.spark.engine import quoted
+from gateway.lake.sql.quoting import quoted
+from gateway.lake.tables.internal_names import DUPLICATE, FIRST, LAST, PATH, PLACE, START, TASK
 from gateway.lake.tables.snapshots import MARK_APPLICATION
 
-# What is told of a row while it is numbered: its place in the read, the task that reads it, its file.
-_PLACE, _TASK, _PATH = "__deltaport_place", "__deltaport_task", "__deltaport_path"
-_FIRST, _LAST, _START, _DOUBLED = (f"__deltaport_{name}" for name in ("first", "last", "start", "doubled"))
 _PLACE_BITS = 33  # Spark's monotonically_increasing_id: the task above, the row's number in the task below
 
 
@@ -54,8 +54,6 @@ class Unnumbered:
 
 def find_unnumbered(session: Any, uri: str, rowid: str) -> Unnumbered:
     """Look through a table's newest version; the ids of all rows are read, nothing else."""
-    from pyspark.sql import functions
-
     snapshot = delta_log(session, uri).startTransaction().snapshot()
     rows = (
         session.read.format("delta")
@@ -63,17 +61,17 @@ def find_unnumbered(session: Any, uri: str, rowid: str) -> Unnumbered:
         .load(uri)
         .select(
             functions.col(quoted(rowid)).alias("id"),
-            functions.col("_metadata.file_path").alias(_PATH),
+            functions.col("_metadata.file_path").alias(PATH),
             functions.col("_metadata.file_modification_time").alias("modified"),
         )
     )
-    counts = dict(rows.where("id IS NULL").groupBy(_PATH).count().collect())
+    counts = dict(rows.where("id IS NULL").groupBy(PATH).count().collect())
     highest = rows.agg(functions.max("id")).collect()[0][0]
     kept = None if highest is None else _kept(rows)
     if kept is not None:
-        own = functions.when(functions.col(_PATH) == functions.col("kept"), functions.col("id"))
+        own = functions.when(functions.col(PATH) == functions.col("kept"), functions.col("id"))
         more = functions.count("*") - functions.count_distinct(own)
-        for path, count in rows.join(kept, "id").groupBy(_PATH).agg(more).collect():
+        for path, count in rows.join(kept, "id").groupBy(PATH).agg(more).collect():
             counts[path] = counts.get(path, 0) + count
     wanted = {unquote(path): count for path, count in counts.items() if count}
     files = [
@@ -87,20 +85,15 @@ def find_unnumbered(session: Any, uri: str, rowid: str) -> Unnumbered:
 
 def _kept(rows: Any) -> Any:
     """Each id that several rows have, and the oldest of their files; None where there are none."""
-    from pyspark import StorageLevel
-    from pyspark.sql import functions
-
     twice = rows.where("id IS NOT NULL").groupBy("id").count().where("count > 1").select("id")
     if twice.isEmpty():  # the usual case costs but this one look
         return None
-    oldest = functions.min(functions.struct("modified", _PATH))[_PATH]
+    oldest = functions.min(functions.struct("modified", PATH))[PATH]
     return rows.join(twice, "id").groupBy("id").agg(oldest.alias("kept")).persist(StorageLevel.DISK_ONLY)
 
 
 def _files(session: Any, uri: str, snapshot: Any) -> list[tuple[str, str, int, int]]:
     """Full path, name in the log, bytes and time of each file; paths are compared without their escapes."""
-    from pyspark.sql import DataFrame
-
     base = unquote(delta_log(session, uri).dataPath().toUri().toString())
     listed = DataFrame(snapshot.allFiles().toDF(), session).select("path", "size", "modificationTime").collect()
     return [(_full_path(base, path), path, size, modified) for path, size, modified in listed]
@@ -151,61 +144,53 @@ def _mark(transaction: Any, *, watched: bool) -> int:
 
 def _read(session: Any, uri: str, transaction: Any, added: list[Any]) -> Any:
     """The files' rows, each with its place. Spark cuts the same files into the same tasks each time it reads them."""
-    from pyspark.sql import functions
-
     rows = read_files(session, uri, transaction, added).select(
         "*",
-        functions.monotonically_increasing_id().alias(_PLACE),
-        functions.col("_metadata.file_path").alias(_PATH),
+        functions.monotonically_increasing_id().alias(PLACE),
+        functions.col("_metadata.file_path").alias(PATH),
     )
-    return rows.withColumn(_TASK, functions.shiftright(_PLACE, _PLACE_BITS))
+    return rows.withColumn(TASK, functions.shiftright(PLACE, _PLACE_BITS))
 
 
 def _doubled(rows: Any, rowid: str, found: Unnumbered) -> Any:
     """The places of rows whose id another row keeps, None where no id is doubled."""
-    from pyspark.sql import Window, functions
-
     if found.kept is None:
         return None
-    members = rows.select(functions.col(quoted(rowid)).alias("id"), _PLACE, _TASK, _PATH).join(found.kept, "id")
-    nth = functions.row_number().over(Window.partitionBy("id", _PATH).orderBy(_PLACE))
-    others = members.withColumn("nth", nth).where(f"{_PATH} != kept OR nth > 1")
-    return others.select(functions.col("id").alias(_DOUBLED), _PLACE, _TASK)
+    members = rows.select(functions.col(quoted(rowid)).alias("id"), PLACE, TASK, PATH).join(found.kept, "id")
+    nth = functions.row_number().over(Window.partitionBy("id", PATH).orderBy(PLACE))
+    others = members.withColumn("nth", nth).where(f"{PATH} != kept OR nth > 1")
+    return others.select(functions.col("id").alias(DUPLICATE), PLACE, TASK)
 
 
 def _spans(rows: Any, rowid: str, doubled: Any, start: int) -> tuple[pa.Table, int, int]:
     """For each task its first and last place to number and the first's id; how many rows; the first id left over."""
-    from pyspark.sql import functions
-
-    places = rows.where(functions.col(quoted(rowid)).isNull()).select(_PLACE, _TASK)
+    places = rows.where(functions.col(quoted(rowid)).isNull()).select(PLACE, TASK)
     if doubled is not None:
-        places = places.unionByName(doubled.select(_PLACE, _TASK))
-    found = places.groupBy(_TASK).agg(functions.min(_PLACE), functions.max(_PLACE), functions.count("*")).collect()
+        places = places.unionByName(doubled.select(PLACE, TASK))
+    found = places.groupBy(TASK).agg(functions.min(PLACE), functions.max(PLACE), functions.count("*")).collect()
     count = 0
     spans = []
     for task, first, last, size in sorted(found):
-        spans.append({_TASK: task, _FIRST: first, _LAST: last, _START: start})
+        spans.append({TASK: task, FIRST: first, LAST: last, START: start})
         start += last - first + 1
         count += size
-    kinds = pa.schema([(name, pa.int64()) for name in (_TASK, _FIRST, _LAST, _START)])
+    kinds = pa.schema([(name, pa.int64()) for name in (TASK, FIRST, LAST, START)])
     return pa.Table.from_pylist(spans, kinds), count, start
 
 
 def _numbered(session: Any, rows: Any, rowid: str, doubled: Any, spans: pa.Table) -> Any:
-    from pyspark.sql import functions
-
-    names = [name for name in rows.columns if name not in (_PLACE, _PATH, _TASK)]
-    rows = rows.join(functions.broadcast(session.createDataFrame(spans)), _TASK, "left")
-    own, place = functions.col(quoted(rowid)), functions.col(_PLACE)
+    names = [name for name in rows.columns if name not in (PLACE, PATH, TASK)]
+    rows = rows.join(functions.broadcast(session.createDataFrame(spans)), TASK, "left")
+    own, place = functions.col(quoted(rowid)), functions.col(PLACE)
     wanted = own.isNull()
-    fits = place.between(functions.col(_FIRST), functions.col(_LAST))
+    fits = place.between(functions.col(FIRST), functions.col(LAST))
     if doubled is not None:
-        rows = rows.join(doubled.drop(_TASK), _PLACE, "left")
-        other = functions.col(_DOUBLED)
+        rows = rows.join(doubled.drop(TASK), PLACE, "left")
+        other = functions.col(DUPLICATE)
         wanted = wanted | other.isNotNull()
         fits = fits & (other.isNull() | other.eqNullSafe(own))
     # A row that is not where it was a moment ago must not get an id that may be another's.
-    new = functions.when(fits, functions.col(_START) + place - functions.col(_FIRST)).otherwise(
+    new = functions.when(fits, functions.col(START) + place - functions.col(FIRST)).otherwise(
         functions.raise_error(functions.lit("rows moved")).cast("long")
     )
     rows = rows.withColumn(rowid, functions.when(wanted, new).otherwise(own))
@@ -213,8 +198,6 @@ def _numbered(session: Any, rows: Any, rowid: str, doubled: Any, spans: pa.Table
 
 
 def _named(files: Sequence[UnnumberedFile]) -> Any:
-    from pyspark.sql import functions
-
     return functions.col("path").isin([file.path for file in files])._jc
 
 

@@ -16,8 +16,8 @@ from gateway.catalog.names import fold
 from gateway.lake.casts.moments import moment_to_moment, moment_to_text, text_to_moment
 from gateway.lake.casts.numbers import WHOLES, decimal_of, from_whole, number_to_number
 from gateway.lake.casts.texts import number_to_text, other_to_text, text_to_number, text_to_other
-from gateway.lake.spark.engine import quoted, text_literal
 from gateway.lake.sql.expressions import Kind
+from gateway.lake.sql.quoting import quoted, text_literal
 from gateway.lake.values.types import StoredForm
 
 DOES_NOT_FIT = "value does not fit"

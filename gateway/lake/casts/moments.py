@@ -7,7 +7,7 @@ does not fit, or where it is not sure that DuckDB would give the same.
 
 from __future__ import annotations
 
-from gateway.lake.spark.engine import text_literal
+from gateway.lake.sql.quoting import text_literal
 
 _SPACE = r"[ \t\n\x0B\f\r]"
 _DAY_TEXT = r"\d{4}([-/])\d{1,2}\1\d{1,2}"

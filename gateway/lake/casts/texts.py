@@ -8,7 +8,7 @@ would give the same.
 from __future__ import annotations
 
 from gateway.lake.casts.numbers import WHOLES, as_whole, decimal_of, from_whole
-from gateway.lake.spark.engine import text_literal
+from gateway.lake.sql.quoting import text_literal
 
 _LONGEST_NUMBER = 1_000
 _SPACE = r"[ \t\n\x0B\f\r]*"

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-NOTE = "spark.databricks.delta.commitInfo.userMetadata"
+from pyspark.sql import DataFrame
 
 
 def delta_log(session: Any, uri: str) -> Any:
@@ -21,8 +21,6 @@ def start_transaction(session: Any, uri: str) -> Any:
 
 def read_files(session: Any, uri: str, transaction: Any, files: Sequence[Any]) -> Any:
     """The rows of some files as the transaction sees them, with what Delta tracks of each row."""
-    from pyspark.sql import DataFrame
-
     jvm, snapshot = session._jvm, transaction.snapshot()
     read = delta_log(session, uri).createDataFrame(snapshot, seq(jvm, files), False, jvm.scala.Option.apply(None))
     return DataFrame(jvm.org.apache.spark.sql.delta.RowTracking.preserveRowTrackingColumns(read, snapshot), session)

@@ -13,6 +13,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from pyspark.sql import DataFrame, functions
+
 from gateway.lake.commits.failures import HEAD_MOVED
 from gateway.lake.tables.history import commit_file
 from gateway.lake.tables.snapshots import LogSnapshot
@@ -20,8 +22,6 @@ from gateway.lake.tables.snapshots import LogSnapshot
 
 def fenced(session: Any, source: Any, head: LogSnapshot) -> Any:
     """The same rows, and an error instead of them when the head has moved."""
-    from pyspark.sql import functions
-
     # In every column: whatever the MERGE looks at first, it meets the error.
     alarm = functions.raise_error(functions.lit(HEAD_MOVED))
     columns = [alarm.cast(field.dataType).alias(field.name) for field in source.schema.fields]
@@ -30,8 +30,6 @@ def fenced(session: Any, source: Any, head: LogSnapshot) -> Any:
 
 
 def _lines_of(session: Any, file: str) -> Any:
-    from pyspark.sql import DataFrame
-
     jvm, context = session._jvm, session.sparkContext._jsc
     hadoop = jvm.org.apache.hadoop
     job = hadoop.mapred.JobConf(context.hadoopConfiguration())

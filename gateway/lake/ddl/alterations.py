@@ -26,7 +26,6 @@ from gateway.lake.ddl.definitions import (
     new_column,
     set_default,
 )
-from gateway.lake.spark.engine import quoted
 from gateway.lake.sql.checks import (
     CheckText,
     columns_of,
@@ -35,9 +34,10 @@ from gateway.lake.sql.checks import (
     translate_check,
     translate_expression,
 )
+from gateway.lake.sql.quoting import quoted
 from gateway.lake.tables.schemas import DEFAULT_TEXT
 from gateway.lake.values.types import ANNOTATION_KEY, StoredForm, form_of
-from gateway.wire.ddl import (
+from gateway.wire.ddl_messages import (
     AddColumn,
     AddConstraint,
     AddField,

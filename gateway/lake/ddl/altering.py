@@ -23,7 +23,7 @@ from gateway.lake.ddl.alterations import apply
 from gateway.lake.ddl.spark_alter import run_alteration
 from gateway.lake.spark.engine import Profile
 from gateway.lake.tables.snapshots import LogSnapshot
-from gateway.wire.ddl import Alteration, ChangeColumnType
+from gateway.wire.ddl_messages import Alteration, ChangeColumnType
 
 log = structlog.get_logger(__name__)
 

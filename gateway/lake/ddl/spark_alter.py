@@ -10,11 +10,13 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pyspark.sql import DataFrame, functions
+
 from gateway.errors import ConstraintError, PreconditionError, RequestError
 from gateway.lake.commits.delta_log import commit_by_hand, delta_log, replace_files, seq, start_transaction
 from gateway.lake.ddl.alterations import EveryRow, NoDuplicates, NoNulls, Plan, Rewrite
 from gateway.lake.ddl.definitions import Definition
-from gateway.lake.spark.engine import quoted
+from gateway.lake.sql.quoting import quoted
 
 _ANSI = "spark.sql.ansi.enabled"
 _TABLE_FEATURES_VERSION = 7
@@ -116,8 +118,6 @@ def _missing_features(jvm: Any, protocol: Any, definition: Definition, plan: Pla
 
 
 def _prove(session: Any, uri: str, version: int, plan: Plan, table: str) -> None:
-    from pyspark.sql import functions
-
     rows = session.read.format("delta").option("versionAsOf", version).load(uri)
     for proof in plan.proofs:
         match proof:
@@ -140,8 +140,6 @@ def _prove(session: Any, uri: str, version: int, plan: Plan, table: str) -> None
 
 def _rewritten(session: Any, uri: str, transaction: Any, files: Sequence[Any], rewrite: Rewrite) -> Any:
     """All rows with the column's new values, everything else as it is."""
-    from pyspark.sql import DataFrame, functions
-
     if rewrite.expression is None:
         raise RequestError(rewrite.refusal)
     jvm, snapshot = session._jvm, transaction.snapshot()

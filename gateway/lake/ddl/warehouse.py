@@ -23,13 +23,13 @@ from gateway.catalog.names import TableName, fold
 from gateway.errors import GatewayError, InternalError, NotFoundError, PreconditionError, RequestError
 from gateway.lake.ddl.definitions import define, first_commit
 from gateway.lake.ddl.dropped import AREA, DroppedTable, DroppedTables
-from gateway.lake.ddl.journal import Filling, Journal, Moves, Place
+from gateway.lake.ddl.journal import Journal, Moves, PendingCreation, Place
 from gateway.lake.tables.history import commit_file
 from gateway.lake.tables.snapshots import LOG
 from gateway.lake.tables.storage import Folder
 from gateway.lake.tables.warehouse import Warehouse
 from gateway.settings import DdlSettings
-from gateway.wire.ddl import TableDefinition
+from gateway.wire.ddl_messages import TableDefinition
 
 log = structlog.get_logger(__name__)
 
@@ -76,7 +76,7 @@ class EditableWarehouse(Warehouse):
         self._changes = threading.Lock()  # held while names change, so that nobody takes that for a crash
         self._recovered_for: object = _NEVER
         self._purge_after = 0.0
-        self._fillings: dict[tuple[str, str], tuple[str, Filling]] = {}
+        self._creations: dict[tuple[str, str], tuple[str, PendingCreation]] = {}
 
     # Schemas
 
@@ -147,44 +147,44 @@ class EditableWarehouse(Warehouse):
 
     # CREATE TABLE AS
 
-    def begin_filling(self, table: Readable) -> None:
-        filling = Filling(table.name.schema, table.name.table, table.current().identity)
+    def begin_creation(self, table: Readable) -> None:
+        creation = PendingCreation(table.name.schema, table.name.table, table.current().identity)
         with self._changes:
-            self._fillings[table.name.key[1:]] = self._journal().write(filling), filling
+            self._creations[table.name.key[1:]] = self._journal().write(creation), creation
 
-    def end_filling(self, table: Readable, *, filled: bool) -> bool:
+    def end_creation(self, table: Readable, *, complete: bool) -> bool:
         with self._changes:
-            noted = self._fillings.pop(table.name.key[1:], None)
+            noted = self._creations.pop(table.name.key[1:], None)
             if noted is None:
                 return False
-            note, filling = noted
+            note, creation = noted
             is_gone = False
-            if not filled:
+            if not complete:
                 with _alone(table):
-                    is_gone = self._take_back(filling)
+                    is_gone = self._take_back(creation)
                     if is_gone:
                         _retire(table)
             with contextlib.suppress(GatewayError):  # what is left is found by the next recovery, and does no harm
                 self._journal().remove(note)
         return is_gone
 
-    def _take_back(self, filling: Filling) -> bool:
+    def _take_back(self, creation: PendingCreation) -> bool:
         """Remove a table that was never filled; one that has rows, or is another one by now, stays."""
-        place = self._at((filling.schema, filling.table))
+        place = self._at((creation.schema, creation.table))
         if not place.child(LOG).exists():
             return False
         try:
-            newest = self._open_table(TableName("", filling.schema, filling.table), place).current()
+            newest = self._open_table(TableName("", creation.schema, creation.table), place).current()
         except NotFoundError:
             return False
-        if newest.identity != filling.identity or newest.version > 0:
+        if newest.identity != creation.identity or newest.version > 0:
             return False
         aside = self._at((*_BUILDING, str(uuid.uuid4())))
         self._at(_BUILDING).create()
         place.move_to(aside)
         self._replaced(place.uri)
         aside.remove_tree()
-        log.info("unfilled_table_removed", table=f"{filling.schema}.{filling.table}")
+        log.info("incomplete_table_removed", table=f"{creation.schema}.{creation.table}")
         return True
 
     # After a crash, and as time goes by
@@ -223,7 +223,7 @@ class EditableWarehouse(Warehouse):
         return finished
 
     def _recover(self) -> bool:
-        journal, own = self._journal(), {note for note, _ in self._fillings.values()}
+        journal, own = self._journal(), {note for note, _ in self._creations.values()}
         notes = [(name, note) for name, note in journal.notes() if name not in own]
         for name, note in notes:
             log.warning("recovering", note=type(note).__name__)

@@ -20,6 +20,7 @@ from gateway.lake.pushdown.conditions import (
     Target,
 )
 from gateway.lake.pushdown.datafusion import decimal_text
+from gateway.lake.sql.quoting import quoted
 from gateway.wire.filter_tree import Operator
 
 _TYPES = {pa.int8(): "tinyint", pa.int16(): "smallint", pa.int32(): "int", pa.int64(): "bigint"}
@@ -135,7 +136,7 @@ def _match(leaf: Match) -> Column:
 
 
 def _column(target: Target) -> Column:
-    column = F.col("`" + target.column.replace("`", "``") + "`")
+    column = F.col(quoted(target.column))
     for member in target.path:
         column = column.getField(member)
     return column

@@ -285,21 +285,6 @@ class Spark:
         log.info("spark_warmed_up", seconds=round(time.monotonic() - started, 1))
 
 
-def quoted(name: str) -> str:
-    """A name as Spark SQL and `functions.col` read it, whatever is in it."""
-    return "`" + name.replace("`", "``") + "`"
-
-
-def text_literal(text: str) -> str:
-    """A text as Spark SQL reads it between quotes."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-def table_at(location: str) -> str:
-    """A Delta table by its place, as Spark SQL names it."""
-    return f"delta.{quoted(location)}"
-
-
 def _new_session(root: Any, profile: Profile) -> Any:
     session = root.newSession()
     for key, value in {**_EVERY_PROFILE, **_PROFILES[profile]}.items():

@@ -22,12 +22,12 @@ from gateway.catalog.changes import Operation
 from gateway.errors import ConstraintError, InternalError
 from gateway.lake.pushdown.conditions import ALWAYS, AllOf, Compare, Condition, Target
 from gateway.lake.reading.lookups import rows_by_id, select
+from gateway.lake.tables.internal_names import ROWID_FIELD
 from gateway.lake.tables.schemas import Column
 from gateway.lake.tables.snapshots import LogSnapshot
 from gateway.lake.values.codec import decode
 from gateway.lake.values.leaves import wide_integer
 from gateway.lake.writing.change_sets import beside
-from gateway.lake.writing.uploads import ROWID_FIELD
 from gateway.wire.filter_tree import Operator
 
 PRIMARY_KEY = "deltaport.primaryKey"

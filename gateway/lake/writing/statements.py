@@ -7,8 +7,8 @@ needs row ids, and a table that is not append-only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,15 +16,18 @@ import pyarrow.compute as pc
 from gateway.catalog.changes import Operation, WriteContext, WriteOptions
 from gateway.errors import CancelledError, RequestError
 from gateway.lake.reading.lookups import rows_by_id
+from gateway.lake.tables.internal_names import POSITION, ROWID_FIELD
 from gateway.lake.tables.schemas import is_rowid
 from gateway.lake.tables.snapshots import LogSnapshot, Snapshots
 from gateway.lake.values.codec import decode
 from gateway.lake.writing.change_sets import last_of_each
 from gateway.lake.writing.idempotency import Answers, digest_of
 from gateway.lake.writing.pending import Committed, Pending
-from gateway.lake.writing.staging import POSITION, StagedRows, StagingFolder
-from gateway.lake.writing.uploads import ROWID_FIELD, ComputedColumns, Partitions, convert, plan_upload
-from gateway.lake.writing.writer import TableWriter
+from gateway.lake.writing.staging import StagedRows, StagingFolder
+from gateway.lake.writing.uploads import ComputedColumns, Partitions, convert, plan_upload
+
+if TYPE_CHECKING:
+    from gateway.lake.writing.writer import TableWriter
 
 _APPEND_ONLY = "delta.appendOnly"
 _MAPPING_MODE = "delta.columnMapping.mode"
@@ -32,7 +35,7 @@ _MAPPING_MODE = "delta.columnMapping.mode"
 
 @dataclass(frozen=True)
 class WriteRoom:
-    """What a statement needs of its table; `shape` makes a snapshot's told schema, `landed` hears of commits.
+    """What a statement needs of its table.
 
     `has_engine` is false where Spark is switched off: nothing is written then.
     """
@@ -41,8 +44,6 @@ class WriteRoom:
     writer: TableWriter
     staging: StagingFolder
     answers: Answers
-    shape: Callable[[LogSnapshot], pa.Schema]
-    landed: Callable[[WriteContext, Committed], None]
     has_engine: bool = True
 
 
@@ -112,7 +113,6 @@ class DeltaStatement:
         if (before := room.answers.find(context)) is not None and before.version:
             base = before.version - 1  # sent again: the rows to return are those of the first time
         self._snapshot = room.snapshots.current() if base is None else room.snapshots.at(base)
-        self._shape = room.shape(self._snapshot)
         self._plan = plan_upload(operation, self._snapshot.schema, upload, _partitions(self._snapshot))
         self._rows = StagedRows(room.staging, convert(self._plan, _empty(upload)).schema)
         self._computed = ComputedColumns(self._plan) if operation is Operation.INSERT else None
@@ -121,7 +121,7 @@ class DeltaStatement:
     @property
     def reply_schema(self) -> pa.Schema:
         # The client matches an UPDATE's answer by position with what it sent, the others by the table's names.
-        return self._upload if self._operation is Operation.UPDATE and self._options.echo else self._shape
+        return self._upload if self._operation is Operation.UPDATE and self._options.echo else self._snapshot.shape
 
     def add(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
         if self._context.is_cancelled():
@@ -144,7 +144,8 @@ class DeltaStatement:
             self._rows.finish()
             self._context.begin_commit()
             committed = self._write()
-            self._room.landed(self._context, committed)
+            # What another call wrote, and is only answered again, is not this one's transaction's to take back.
+            self._context.wrote(None if committed.is_repeat else committed.version, committed.row_ids)
             return committed.affected
         finally:
             self._rows.release()
@@ -154,7 +155,7 @@ class DeltaStatement:
         if self._context.idempotency_key is not None:
             digest = digest_of(self._operation, self._plan.names, self._rows)
         plan = self._plan if self._computed is None else self._plan.without(self._computed.left_out())
-        pending = Pending(self._operation, plan, self._rows, self._options, self._context, digest)
+        pending = Pending(self._operation, plan, self._rows, self._options, digest, context=self._context)
 
         def commit() -> Committed:
             return self._room.writer.commit(pending) if self._rows.rows else Committed(0, None)
@@ -205,13 +206,13 @@ class DeltaStatement:
     def _as_told(self, rows: pa.Table) -> pa.RecordBatch:
         """Stored rows in the told shape; the row id is null where it is not among them."""
         schema, arrays = self._snapshot.schema, []
-        for field in self._shape:
+        for field in self._snapshot.shape:
             stored = schema.rowid if is_rowid(field) else schema.column(field.name)
             if stored is not None and stored.name in rows.column_names:
                 arrays.append(decode(rows.column(stored.name).combine_chunks(), stored.form, field.type))
             else:
                 arrays.append(pa.nulls(rows.num_rows, field.type))
-        return pa.RecordBatch.from_arrays(arrays, schema=self._shape)
+        return pa.RecordBatch.from_arrays(arrays, schema=self._snapshot.shape)
 
 
 def _taken(batch: pa.RecordBatch, places: pa.Array) -> pa.RecordBatch:

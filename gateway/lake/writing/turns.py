@@ -41,9 +41,7 @@ class Turns:
                 if is_cancelled():
                     raise CancelledError("the statement was cancelled; nothing was written")
                 if time.monotonic() > deadline:
-                    raise UnavailableError(
-                        f"table '{self._table}' was being altered for {wait_seconds:g} s; try again"
-                    )
+                    raise UnavailableError(f"table '{self._table}' was being altered for {wait_seconds:g} s; try again")
             self._statements += 1
         try:
             yield

@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -32,14 +31,13 @@ from gateway.lake.commits.reverting import revert_commit
 from gateway.lake.reading.lookups import ranges_condition
 from gateway.lake.reading.pruning import files_for
 from gateway.lake.spark.engine import Profile
-from gateway.lake.tables.id_sets import IdSet, joined
 from gateway.lake.tables.snapshots import LogSnapshot
 from gateway.lake.writing.change_sets import ChangeSet
-from gateway.lake.writing.committer import Committer, Outcome
+from gateway.lake.writing.committer import Committer
 from gateway.lake.writing.conflicts import Conflicts
 from gateway.lake.writing.merge import run_append, run_merge
-from gateway.lake.writing.pending import Committed, Pending, Undoing, Work
-from gateway.lake.writing.preparation import Prepared, prepare
+from gateway.lake.writing.pending import Committed, Outcome, Pending, Undoing, Work
+from gateway.lake.writing.preparation import prepare
 from gateway.lake.writing.spark_keys import check_keys_with_spark
 from gateway.lake.writing.turns import Turns
 from gateway.lake.writing.undo import prepare_undo
@@ -92,8 +90,8 @@ class TableWriter:
                 return {}
             if tries > _MERGE_TRIES and len(parts := _inserts_apart(group)) > 1:
                 return self._commit_each(parts, tries - 1)
-            prepared = self._attempt(head, group, may_append=tries > _MERGE_TRIES)
-            return prepared.settled | prepared.members
+            change = self._attempt(head, group, may_append=tries > _MERGE_TRIES)
+            return change.settled | change.members
 
         try:
             return outcomes | self._landing.run(WRITTEN, attempt, tried)
@@ -121,14 +119,14 @@ class TableWriter:
     def _find_guilty(self, group: Sequence[Work]) -> dict[Work, Outcome]:
         """The statements that break a constraint; none where that cannot be found out."""
         head = self._landing.snapshots.current()
-        prepared = self._prepare(head, group)
-        if prepared.change is None:
+        change = self._prepare(head, group)
+        if change.is_empty:
             return {}
-        members = list(prepared.members)
-        counts = [prepared.members[work].affected for work in members]
+        members = list(change.members)
+        counts = [change.members[work].affected for work in members]
         try:
             with self._landing.spark.session(Profile.LATENCY) as session:
-                found = find_violations(session, head, prepared.change, counts)
+                found = find_violations(session, head, change, counts)
         except GatewayError:
             raise
         except Exception as error:  # py4j, Spark and Delta each raise their own
@@ -136,25 +134,23 @@ class TableWriter:
             return {}
         return {members[place]: ConstraintError(text) for place, text in found.items()}
 
-    def _attempt(self, head: LogSnapshot, group: Sequence[Work], *, may_append: bool) -> Prepared:
-        """One try; what it prepared, with the versions filled in."""
-        prepared = self._prepare(head, group)
-        if prepared.change is None:
-            return prepared
-        is_shared = len(prepared.members) > 1
-        note = CommitNote(tuple(work.note(done, is_shared=is_shared) for work, done in prepared.members.items()))
+    def _attempt(self, head: LogSnapshot, group: Sequence[Work], *, may_append: bool) -> ChangeSet:
+        """One try; what it wrote, with the versions filled in."""
+        change = self._prepare(head, group)
+        if change.is_empty:
+            return change
+        is_shared = len(change.members) > 1
+        note = CommitNote(tuple(work.note(done, is_shared=is_shared) for work, done in change.members.items()))
         started = time.monotonic()
-        landed = self._write(head, prepared.change, note, may_append=may_append)
+        landed = self._write(head, change, note, may_append=may_append)
         version = landed.version
         affected = affected_in(self._landing.log_folder, version) if landed.made is None else landed.made
-        if affected is not None and not prepared.expects(affected):
+        if affected is not None and not change.expects(affected):
             raise self._reverted(head, version, affected)
-        _fill_in(prepared, version, affected)
-        touched = [part for done in prepared.members.values() for part in done.row_ids.ranges]
-        is_exact = all(done.row_ids.is_exact for done in prepared.members.values())
-        self._conflicts.remember(head, version, IdSet(tuple(joined(touched)), is_exact))
-        self._report(prepared, version, time.monotonic() - started)
-        return prepared
+        change.landed(version, affected)
+        self._conflicts.remember(head, version, change.row_ids)
+        self._report(change, version, time.monotonic() - started)
+        return change
 
     def _reverted(self, head: LogSnapshot, version: int, affected: int) -> GatewayError:
         """A commit that holds other rows than it should is never told as a success: it is taken back."""
@@ -171,7 +167,7 @@ class TableWriter:
             )
         return InternalError(f"table '{self._table}': Spark wrote other rows than it was given; that was taken back")
 
-    def _prepare(self, head: LogSnapshot, group: Sequence[Work]) -> Prepared:
+    def _prepare(self, head: LogSnapshot, group: Sequence[Work]) -> ChangeSet:
         try:
             return self._prepared(head, group)
         except GatewayError:
@@ -180,7 +176,7 @@ class TableWriter:
             log.exception("group_not_prepared", table=self._table, statements=len(group))
             raise InternalError(f"table '{self._table}': the statement could not be prepared") from error
 
-    def _prepared(self, head: LogSnapshot, group: Sequence[Work]) -> Prepared:
+    def _prepared(self, head: LogSnapshot, group: Sequence[Work]) -> ChangeSet:
         if isinstance(group[0], Undoing):
             commits, schema_at = self._landing.log_folder, lambda version: self._landing.snapshots.at(version).schema
             with self._landing.spark.session(Profile.THROUGHPUT) as session:
@@ -214,19 +210,19 @@ class TableWriter:
         touched = sum(sizes[index] for index in files_for(head, ranges_condition(head.schema.rowid, change.named)))
         return Profile.LATENCY if touched <= self._settings.small_bytes else Profile.THROUGHPUT
 
-    def _report(self, prepared: Prepared, version: int, seconds: float) -> None:
+    def _report(self, change: ChangeSet, version: int, seconds: float) -> None:
         rows: Counter[str] = Counter()
-        for work, done in prepared.members.items():
+        for work, done in change.members.items():
             rows[work.kind] += done.affected
         for kind, count in rows.items():
             metrics.WRITE_ROWS.labels(kind).inc(count)
         metrics.MERGE_SECONDS.observe(seconds)
-        metrics.MERGE_STATEMENTS.observe(len(prepared.members))
+        metrics.MERGE_STATEMENTS.observe(len(change.members))
         log.info(
             "merge_committed",
             table=self._table,
             version=version,
-            statements=len(prepared.members),
+            statements=len(change.members),
             seconds=round(seconds, 3),
             **rows,
         )
@@ -244,11 +240,3 @@ def _is_cancelled(pending: Work, outcomes: dict[Work, Outcome]) -> bool:
         return False
     outcomes[pending] = CancelledError("the statement was cancelled; nothing was written")
     return True
-
-
-def _fill_in(prepared: Prepared, version: int, affected: int | None) -> None:
-    """A statement alone is counted by the MERGE; in a group each counted its rows at the head, which still held."""
-    alone = len(prepared.members) == 1
-    for work, done in prepared.members.items():
-        counted = affected if alone and affected is not None else done.affected
-        prepared.members[work] = replace(done, affected=counted, version=version)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.catalog.editing import Editor
-from gateway.catalog.registry import Catalog, Catalogs
+from gateway.catalog.calls import Call
+from gateway.catalog.editing import Editors
 from gateway.flight.browsing import Browsing
-from gateway.flight.contexts import ANONYMOUS, owner_of
-from gateway.flight.fillings import Fillings
+from gateway.flight.pending_creations import PendingCreations
 from gateway.transactions.manager import TransactionManager
-from gateway.wire.ddl import (
+from gateway.wire.ddl_messages import (
     ALTERATIONS,
     RenameTable,
     decode_alter,
@@ -19,32 +18,20 @@ from gateway.wire.ddl import (
     decode_drop_schema,
     decode_drop_table,
 )
-from gateway.wire.headers import CallHeaders
-from gateway.wire.packing import contents, pack
+from gateway.wire.listing import encode_contents
+from gateway.wire.packing import pack
 
-Handler = Callable[[CallHeaders, bytes], bytes]
+Handler = Callable[[Call, bytes], bytes]
 _NOTHING = b""
 
 
-class Editors:
-    """One editor per catalog, since changes of a catalog's names take turns."""
-
-    def __init__(self, catalogs: Catalogs) -> None:
-        self._catalogs = catalogs
-        self._editors = {catalog.name: Editor(catalog) for catalog in catalogs}
-
-    def get(self, catalog: str) -> tuple[Catalog, Editor]:
-        found = self._catalogs.get(catalog)
-        return found, self._editors[found.name]
-
-
-class Ddl:
+class DdlActions:
     def __init__(
-        self, editors: Editors, browsing: Browsing, fillings: Fillings, transactions: TransactionManager
+        self, editors: Editors, browsing: Browsing, creations: PendingCreations, transactions: TransactionManager
     ) -> None:
         self._editors = editors
         self._browsing = browsing
-        self._fillings = fillings
+        self._creations = creations
         self._transactions = transactions
 
     def actions(self) -> dict[str, tuple[str, Handler]]:
@@ -58,44 +45,44 @@ class Ddl:
             **alter,
         }
 
-    def _create_schema(self, _headers: CallHeaders, body: bytes) -> bytes:
+    def _create_schema(self, _call: Call, body: bytes) -> bytes:
         request = decode_create_schema(body)
-        _, editor = self._editors.get(request.catalog)
+        editor = self._editors.get(request.catalog)
         tables = editor.create_schema(request.schema)
-        return pack(contents([self._browsing.entry(table, request.catalog) for table in tables]))
+        return pack(encode_contents([self._browsing.entry(table, request.catalog) for table in tables]))
 
-    def _drop_schema(self, _headers: CallHeaders, body: bytes) -> bytes:
+    def _drop_schema(self, _call: Call, body: bytes) -> bytes:
         request = decode_drop_schema(body)
-        _, editor = self._editors.get(request.catalog)
+        editor = self._editors.get(request.catalog)
         editor.drop_schema(request.schema, ignore_not_found=request.ignore_not_found)
         return _NOTHING
 
-    def _create_table(self, headers: CallHeaders, body: bytes) -> bytes:
+    def _create_table(self, call: Call, body: bytes) -> bytes:
         began_ms = self._transactions.now_ms()
         request = decode_create_table(body)
-        _, editor = self._editors.get(request.catalog)
+        editor = self._editors.get(request.catalog)
         table, is_new = editor.create_table(request.schema, request.table, request.definition, request.on_conflict)
         if is_new:
-            self._fillings.was_made(table, headers, began_ms)
+            self._creations.was_created(call, table, began_ms)
         return self._browsing.entry(table, request.catalog)
 
-    def _drop_table(self, _headers: CallHeaders, body: bytes) -> bytes:
+    def _drop_table(self, _call: Call, body: bytes) -> bytes:
         request = decode_drop_table(body)
-        _, editor = self._editors.get(request.catalog)
+        editor = self._editors.get(request.catalog)
         editor.drop_table(request.schema, request.table, ignore_not_found=request.ignore_not_found)
         return _NOTHING
 
     def _altering(self, action: str) -> Handler:
-        return lambda headers, body: self._alter(action, headers, body)
+        return lambda call, body: self._alter(action, call, body)
 
-    def _alter(self, action: str, headers: CallHeaders, body: bytes) -> bytes:
+    def _alter(self, action: str, call: Call, body: bytes) -> bytes:
         request = decode_alter(action, body)
-        catalog, editor = self._editors.get(request.catalog)
-        table = catalog.table(request.schema, request.table)
+        editor = self._editors.get(request.catalog)
+        table = editor.catalog.table(request.schema, request.table)
         if isinstance(request.change, RenameTable):
             table = editor.rename_table(table, request.change.new_name)
         else:
-            version = editor.alter_table(table, request.change, ANONYMOUS)
+            version = editor.alter_table(table, request.change, call)
             if version is not None:
-                self._transactions.altered(owner_of(headers), table.name.key, version)
+                self._transactions.altered(call.owner, table.name.key, version)
         return self._browsing.entry(table, request.catalog)

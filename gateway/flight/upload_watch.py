@@ -12,13 +12,14 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 import pyarrow as pa
 import structlog
 from pyarrow import flight
 
+from gateway.catalog.calls import Call
 from gateway.catalog.changes import Statement
 from gateway.errors import CancelledError, RequestError, UnavailableError
 from gateway.settings import LimitSettings
@@ -26,15 +27,17 @@ from gateway.settings import LimitSettings
 log = structlog.get_logger(__name__)
 
 _LONGEST_LOOK_SECONDS = 5.0
+# A frame with nothing in it looks to pyarrow like the end of the upload, and rows may follow. After the true end every
+# further read ends at once.
+_BLANK_FRAMES = 64
 _FOR_A_BATCH, _FOR_A_READER = "no batch came", "no answer was taken"
 
 
 class Upload:
     """One upload's reader, for one thread; `_lock` keeps the watch away from a statement that is being filled."""
 
-    def __init__(self, reader: Any, peer: str, transaction: str | None, limits: LimitSettings) -> None:
-        self.peer = peer
-        self.transaction = transaction
+    def __init__(self, call: Call, reader: Any, limits: LimitSettings) -> None:
+        self._call = call
         self._reader = reader
         self._limits = limits
         self._lock = threading.Lock()
@@ -44,24 +47,40 @@ class Upload:
         self._is_written = False
         self._ended_for = ""
 
-    @property
     def schema(self) -> pa.Schema:
-        with self._waiting(_FOR_A_BATCH):
-            return self._reader.schema
+        try:
+            with self._waiting(_FOR_A_BATCH):
+                schema = self._reader.schema
+            schema.names  # noqa: B018  a name that is no text fails here
+        except (pa.ArrowException, flight.FlightError, OSError, UnicodeDecodeError) as error:
+            self._check_still_there()
+            raise RequestError("the upload has no schema that can be read") from error
+        return schema
 
-    def read_chunk(self) -> Any:
-        with self._waiting(_FOR_A_BATCH):
-            return self._reader.read_chunk()
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """What is uploaded. The stream of a caller who went away just ends, as a finished one does."""
+        ends = 0
+        while ends < _BLANK_FRAMES:
+            try:
+                with self._waiting(_FOR_A_BATCH):
+                    batch = self._reader.read_chunk().data
+                ends = 0
+            except StopIteration:
+                ends += 1
+                continue
+            except (pa.ArrowException, flight.FlightError, OSError) as error:
+                self._check_still_there()
+                raise RequestError("the upload cannot be read") from error
+            if batch is not None:
+                yield batch
+
+    def _check_still_there(self) -> None:
+        if self._call.is_cancelled():
+            raise CancelledError("the caller went away; nothing was written")
 
     def fills(self, statement: Statement) -> None:
         """From now on this statement is what a stalled upload lets go of."""
         self._statement = statement
-
-    def checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        # Of buffers that nobody has validated yet, only the sizes are looked at.
-        if batch.get_total_buffer_size() > self._limits.batch_bytes:
-            raise RequestError(f"one batch is larger than {self._limits.batch_bytes} bytes (limits.batch_bytes)")
-        return batch
 
     @contextlib.contextmanager
     def answering(self) -> Iterator[None]:
@@ -92,16 +111,20 @@ class Upload:
                 raise UnavailableError(self._ended_for)
 
     @property
+    def peer(self) -> str:
+        return self._call.peer
+
+    @property
     def has_stalled(self) -> bool:
         return bool(self._ended_for)
 
-    def look(self, is_scanning: Callable[[str | None], bool]) -> float:
+    def look(self, scans: RunningScans) -> float:
         """End the upload if its client is silent for too long; for how many seconds it has been."""
         now = time.monotonic()
         with self._lock:
             if self._waits_since is None:
                 return 0
-            if not self._ended_for and is_scanning(self.transaction):
+            if not self._ended_for and scans.is_scanning(self._call.transaction):
                 self._waits_since = now  # its rows come from a scan that still runs, or waits for its turn
             silent = now - self._waits_since
             if silent > self._limits.idle_upload_seconds and not self._ended_for:
@@ -113,30 +136,34 @@ class Upload:
         self._ended_for = f"{idle}, so the upload was ended; nothing was written"
         if self._statement is not None and not self._is_written:
             self._statement.abort()
-        log.warning("upload_stalled", peer=self.peer, transaction=self.transaction, is_written=self._is_written)
+        transaction = self._call.transaction
+        log.warning("upload_stalled", peer=self.peer, transaction=transaction, is_written=self._is_written)
 
 
-class Uploads:
-    """Watches the running uploads. Thread-safe: `_lock` guards the set of them.
+class RunningScans(Protocol):
+    def is_scanning(self, transaction: str | None) -> bool:
+        """Whether a transaction has a scan that runs or waits for its turn."""
 
-    `is_scanning` tells whether a transaction has a scan that runs or waits for its turn.
-    """
 
-    def __init__(
-        self,
-        limits: LimitSettings | None = None,
-        is_scanning: Callable[[str | None], bool] = lambda _transaction: False,
-    ) -> None:
-        self._limits = limits or LimitSettings()
-        self._is_scanning = is_scanning
+class Connections(Protocol):
+    def cut_if_alone(self, peer: str) -> None:
+        """End a peer's connection where one call runs on it."""
+
+
+class UploadWatch:
+    """Watches the running uploads. Thread-safe: `_lock` guards the set of them."""
+
+    def __init__(self, limits: LimitSettings, scans: RunningScans) -> None:
+        self._limits = limits
+        self._scans = scans
         self._lock = threading.Lock()
         self._running: set[Upload] = set()
         self._stop = threading.Event()
         self._watch: threading.Thread | None = None
 
-    def start(self, cut: Callable[[str], None]) -> None:
-        """Start the watch; `cut` ends a peer's connection where nothing else runs on it."""
-        self._watch = threading.Thread(target=self._watch_uploads, args=[cut], name="upload-watch", daemon=True)
+    def start(self, connections: Connections) -> None:
+        """Start the watch."""
+        self._watch = threading.Thread(target=self._watch_uploads, args=[connections], name="upload-watch", daemon=True)
         self._watch.start()
 
     def stop(self) -> None:
@@ -145,8 +172,8 @@ class Uploads:
             self._watch.join()
 
     @contextlib.contextmanager
-    def watched(self, reader: Any, peer: str, transaction: str | None) -> Iterator[Upload]:
-        upload = Upload(reader, peer, transaction, self._limits)
+    def watched(self, call: Call, reader: Any) -> Iterator[Upload]:
+        upload = Upload(call, reader, self._limits)
         with self._lock:
             self._running.add(upload)
         try:
@@ -160,10 +187,10 @@ class Uploads:
         with self._lock:
             return sum(upload.has_stalled for upload in self._running)
 
-    def _watch_uploads(self, cut: Callable[[str], None]) -> None:
+    def _watch_uploads(self, connections: Connections) -> None:
         while not self._stop.wait(min(_LONGEST_LOOK_SECONDS, self._limits.idle_upload_seconds / 4)):
             with self._lock:
                 running = list(self._running)
             for upload in running:
-                if upload.look(self._is_scanning) > 2 * self._limits.idle_upload_seconds:
-                    cut(upload.peer)
+                if upload.look(self._scans) > 2 * self._limits.idle_upload_seconds:
+                    connections.cut_if_alone(upload.peer)

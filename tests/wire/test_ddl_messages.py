@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from gateway.errors import RequestError
-from gateway.wire.ddl import (
+from gateway.wire.ddl_messages import (
     ALTERATIONS,
     AddColumn,
     AddConstraint,
@@ -60,7 +60,7 @@ ALTERED = [
 )
 def test_every_alteration_is_understood(action: str, body: bytes, change: object) -> None:
     request = decode_alter(action, body)
-    assert (request.catalog, request.schema, request.table, request.ignore_not_found) == ("lake", "s", "t", True)
+    assert (request.catalog, request.schema, request.table) == ("lake", "s", "t")
     assert request.change == change
 
 

@@ -10,13 +10,12 @@ import json
 from collections.abc import Hashable
 from typing import Any
 
+from gateway.catalog.calls import Call
 from gateway.catalog.changes import Footprint, Undoable, Undone, WriteContext
 from gateway.catalog.registry import Catalogs
 from gateway.errors import NotFoundError, PreconditionError, RequestError
-from gateway.flight.contexts import owner_of
 from gateway.transactions.manager import TransactionManager
 from gateway.transactions.records import Status
-from gateway.wire.headers import CallHeaders
 from gateway.wire.json_dialect import decode_create_transaction, decode_transaction, is_json
 from gateway.wire.messages import CatalogRequest
 from gateway.wire.packing import Fields, pack
@@ -29,7 +28,7 @@ class TransactionActions:
         self._catalogs = catalogs
         self._transactions = transactions
 
-    def create(self, _headers: CallHeaders, body: bytes) -> bytes:
+    def create(self, _call: Call, body: bytes) -> bytes:
         if is_json(body):
             identity = self._transactions.begin(manual=not decode_create_transaction(body))
             return json.dumps({"status": "success", "transaction_id": identity}).encode()
@@ -37,39 +36,39 @@ class TransactionActions:
         # Without an id the DuckDB client goes on without transactions; an error would fail every query of it.
         return pack({"identifier": self._transactions.begin() if self._transactions.is_enabled else None})
 
-    def commit(self, headers: CallHeaders, body: bytes) -> bytes:
-        identity = self._named("commit_transaction", headers, body)
+    def commit(self, call: Call, body: bytes) -> bytes:
+        identity = self._named("commit_transaction", call, body)
         state = self._transactions.commit(identity)
         return _encode(body, {"status": "success", "transaction_id": identity, "state": state.value})
 
-    def rollback(self, headers: CallHeaders, body: bytes) -> bytes:
-        identity = self._named("rollback_transaction", headers, body, last=True)
-        context = WriteContext(owner_of(headers).caller)
+    def rollback(self, call: Call, body: bytes) -> bytes:
+        identity = self._named("rollback_transaction", call, body, last=True)
+        context = WriteContext(call)
         status = self._transactions.rollback(
             identity, lambda key, footprint: self._undo(identity, key, footprint, context)
         )
         reply = {"status": "success", "transaction_id": identity, "state": status.state.value}
         return _encode(body, {**reply, "undone_by": _undone(status)})
 
-    def status(self, headers: CallHeaders, body: bytes) -> bytes:
-        found = self._transactions.status(self._named("get_transaction_status", headers, body))
+    def status(self, call: Call, body: bytes) -> bytes:
+        found = self._transactions.status(self._named("get_transaction_status", call, body))
         reply: dict[str, Any] = {"status": "" if found is None else found.state.value, "exists": found is not None}
         if found is not None and found.undone:
             reply["undone_by"] = _undone(found)
         return _encode(body, reply)
 
-    def _named(self, action: str, headers: CallHeaders, body: bytes, *, last: bool = False) -> str:
+    def _named(self, action: str, call: Call, body: bytes, *, last: bool = False) -> str:
         """The transaction that is meant: by the body, by a header, or as the last one in which the session wrote."""
         self._transactions.check_enabled()
         named = (
             decode_transaction(action, body) if is_json(body) else Fields.unpack(action, body).text("transaction_id")
         )
-        named = named or headers.transaction
+        named = named or call.transaction
         if named:
             return named
         if not last:
             raise RequestError(f"{action}: field 'transaction_id' is missing")
-        written = self._transactions.last_written_by(owner_of(headers))
+        written = self._transactions.last_written_by(call.owner)
         if written is None:
             raise NotFoundError(f"{action}: no transaction is remembered in which this session wrote")
         return written

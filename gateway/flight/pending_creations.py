@@ -12,16 +12,17 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import structlog
 
+from gateway.catalog.calls import Call
 from gateway.catalog.capabilities import Readable
 from gateway.catalog.changes import Operation
-from gateway.catalog.editing import Editor
+from gateway.catalog.editing import Editors
 from gateway.errors import GatewayError, OutcomeUnknownError
-from gateway.wire.headers import CallHeaders
+from gateway.transactions.manager import TransactionManager
 
 log = structlog.get_logger(__name__)
 
@@ -29,56 +30,58 @@ _REMEMBERED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Birth:
+class _Creation:
     table: Readable
     session: str
     began_ms: int
 
 
-class Fillings:
+class PendingCreations:
     """Thread-safe: one lock guards the tables that nobody has written to yet."""
 
-    def __init__(self, editor_of: Callable[[str], Editor], issued_ms: Callable[[str], int | None]) -> None:
-        self._editor_of = editor_of
-        self._issued_ms = issued_ms
+    def __init__(self, editors: Editors, transactions: TransactionManager) -> None:
+        self._editors = editors
+        self._transactions = transactions
         self._lock = threading.Lock()
-        self._births: OrderedDict[tuple[str, str, str], _Birth] = OrderedDict()
+        self._pending: OrderedDict[tuple[str, str, str], _Creation] = OrderedDict()
 
-    def was_made(self, table: Readable, headers: CallHeaders, began_ms: int) -> None:
-        if headers.session is None:
+    def was_created(self, call: Call, table: Readable, began_ms: int) -> None:
+        session = call.headers.session
+        if session is None:
             return
         with self._lock:
-            self._births[table.name.key] = _Birth(table, headers.session, began_ms)
-            while len(self._births) > _REMEMBERED:
-                self._births.popitem(last=False)
+            self._pending[table.name.key] = _Creation(table, session, began_ms)
+            while len(self._pending) > _REMEMBERED:
+                self._pending.popitem(last=False)
 
     @contextlib.contextmanager
-    def around(self, headers: CallHeaders, table: Readable) -> Iterator[None]:
+    def around(self, call: Call, table: Readable) -> Iterator[None]:
         """Around an exchange: what fails in the first rows of CREATE TABLE AS takes the table along."""
-        if not self._belongs_to_creation(headers, table):
+        if not self._belongs_to_creation(call, table):
             yield
             return
-        editor = self._editor_of(table.name.catalog)
-        editor.begin_filling(table)
+        editor = self._editors.get(table.name.catalog)
+        editor.begin_creation(table)
         try:
             yield
         except OutcomeUnknownError:
             raise  # it may have been written: the next start looks again
         except BaseException:
             try:
-                editor.end_filling(table, filled=False)
+                editor.end_creation(table, complete=False)
             except GatewayError as error:  # the next start looks again
-                log.warning("unfilled_table_left", table=str(table.name), reason=error.message)
+                log.warning("incomplete_table_left", table=str(table.name), reason=error.message)
             raise
-        editor.end_filling(table, filled=True)
+        editor.end_creation(table, complete=True)
 
-    def _belongs_to_creation(self, headers: CallHeaders, table: Readable) -> bool:
+    def _belongs_to_creation(self, call: Call, table: Readable) -> bool:
+        headers = call.headers
         if headers.operation != Operation.INSERT.value or headers.transaction is None:
             return False
         with self._lock:
-            birth = self._births.get(table.name.key)
-            if birth is None or birth.table is not table or birth.session != headers.session:
+            created = self._pending.get(table.name.key)
+            if created is None or created.table is not table or created.session != headers.session:
                 return False
-            issued = self._issued_ms(headers.transaction)
-            del self._births[table.name.key]
-        return issued is not None and issued <= birth.began_ms
+            issued = self._transactions.issued_ms(headers.transaction)
+            del self._pending[table.name.key]
+        return issued is not None and issued <= created.began_ms

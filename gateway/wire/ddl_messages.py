@@ -160,10 +160,11 @@ Alteration = (
 
 @dataclass(frozen=True, slots=True)
 class AlterTable:
+    # `ignore_not_found` is not read: the client itself skips a table that it does not know, and for one that is gone
+    # by now it needs a table in reply.
     catalog: str
     schema: str
     table: str
-    ignore_not_found: bool
     change: Alteration | RenameTable
 
 
@@ -238,7 +239,6 @@ def decode_alter(action: str, body: bytes) -> AlterTable:
         catalog=fields.text("catalog", ""),
         schema=fields.text("schema"),
         table=fields.text("name"),
-        ignore_not_found=fields.flag("ignore_not_found"),
         change=ALTERATIONS[action](fields),
     )
 
