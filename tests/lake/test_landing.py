@@ -27,7 +27,7 @@ from gateway.lake.commits.landing import Landing
 from gateway.lake.delta_table import DeltaTable
 from gateway.lake.spark.engine import Spark
 from gateway.lake.writing import merge
-from gateway.wire.ddl import ChangeColumnType
+from gateway.wire.ddl_messages import ChangeColumnType
 from tests.builders import Lake
 from tests.flight.writing import NUMBERS, numbers
 from tests.lake.reading import open_table, read
