@@ -11,9 +11,9 @@ GatewayError
 ├── ConstraintError              a constraint of the table would be broken
 ├── ConflictError                others were faster; start over
 ├── UnavailableError             not now; the same call may work later
-├── CancelledError               the caller went away, or was told to
+├── CancelledError               the caller went away, or the work was stopped
 ├── OutcomeUnknownError          a commit that may or may not have landed
-└── InternalError                our fault; an operator has to look
+└── InternalError                our fault; for an operator to investigate
 
 Branches are by who can act: the caller, a retry, an operator. Messages are
 short sentences that name the thing and the rule; they never carry paths, SQL

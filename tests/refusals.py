@@ -31,7 +31,10 @@ _KINDS: dict[type[Exception], tuple[str, int, str]] = {
 _OF_ARROW = ("Invalid flatbuffers message.",)
 _OF_ACTIONS = "Flight error: "  # in front of the texts that DuckDB's client gets from actions
 _CLIENTS_PART = re.compile(r"(?P<sent>.*?)(?:\. gRPC client debug context: (?P<context>.*))?", re.DOTALL)
-_LEAKS = re.compile(r"Traceback|File \"|\.py\b|line \d|SELECT |MERGE |org\.apache|java\.|_deltaport|(?<!grpc:/)/")
+# A quoted name is one that the caller gave.
+_LEAKS = re.compile(
+    r"Traceback|File \"|\.py\b|line \d|SELECT |MERGE |org\.apache|java\.|(?<![_'])_+deltaport|(?<!grpc:/)/"
+)
 
 
 @dataclass(frozen=True)
@@ -67,8 +70,8 @@ def read_refusal(error: Exception) -> Refusal:
     if not details:
         return Refusal(code, text)
     if details[0] == 0x08:  # a google.rpc.Status begins with its code, a msgpack map never does
-        told_number, told, reason = decode_status(details)
-        assert (told_number, told) == (number, text), repr(error)
+        sent_number, sent_text, reason = decode_status(details)
+        assert (sent_number, sent_text) == (number, text), repr(error)
         return Refusal(code, text, reason=reason)
     known = msgpack.unpackb(details)
     assert known["message"] == text, repr(error)

@@ -361,19 +361,19 @@ def test_captured_replies_are_accepted() -> None:
     decoded = Counter[str]()
     for rpc in captures.rpcs("DoAction"):
         for raw in rpc.result_bytes:
-            told = rpc.results[0]
+            captured = rpc.results[0]
             if rpc.action == "catalog_version":
-                assert decode_catalog_version(raw).catalog_version == told["msgpack"]["catalog_version"]
+                assert decode_catalog_version(raw).catalog_version == captured["msgpack"]["catalog_version"]
             elif rpc.action == "create_transaction":
-                assert decode_transaction(raw) == told["msgpack"]["identifier"]
+                assert decode_transaction(raw) == captured["msgpack"]["identifier"]
             elif rpc.action == "create_schema":
                 found = decode_contents(msgpack.unpackb(raw, raw=True), rpc.action)
                 assert open_contents(found, "db", "s1") == []
-            elif "FlightInfo" in told:
-                metadata = told["FlightInfo"]["app_metadata"]["msgpack"]
+            elif "FlightInfo" in captured:
+                metadata = captured["FlightInfo"]["app_metadata"]["msgpack"]
                 found = decode_flight(decode_info(raw, rpc.action), "db", metadata["schema"])
                 assert (found.kind, found.name) == (metadata["type"], metadata["name"])
-                assert found.schema.names == [each["name"] for each in told["FlightInfo"]["schema"]["fields"]]
+                assert found.schema.names == [each["name"] for each in captured["FlightInfo"]["schema"]["fields"]]
             else:
                 continue
             decoded[rpc.action] += 1

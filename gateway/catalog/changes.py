@@ -15,6 +15,7 @@ from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from gateway.catalog.calls import Call
 from gateway.catalog.names import TableName
 from gateway.errors import CancelledError, GatewayError, PreconditionError, RequestError
 from gateway.wire.listing import ROWID_KEY
@@ -38,44 +39,87 @@ class OwnWrite:
     row_ids: Container[int]
 
 
+class TransactionStatement(Protocol):
+    """A statement of a transaction, as the table that writes it sees it."""
+
+    @property
+    def transaction(self) -> str: ...
+
+    @property
+    def since(self) -> int | None:
+        """A version up to which the transaction surely wrote nothing into the table."""
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether its transaction was rolled back meanwhile."""
+
+    def refusal(self) -> GatewayError | None:
+        """Why its transaction does not take it. It may then only be answered as one that was written before."""
+
+    def begin_commit(self) -> None:
+        """From here on it may be written at any moment; raises where it must not be written any more."""
+
+    def wrote(self, version: int | None, row_ids: Container[int]) -> None:
+        """It was written; without a version there was nothing to write."""
+
+
 @dataclass(frozen=True, slots=True)
 class WriteContext:
-    """Who writes, in which transaction, and from which version of the table.
+    """For which call a statement writes, in which transaction, and from which version of the table.
 
     `read_version` is the version the caller computed its change from; None means
     it did not say, and its last write wins. A row must still be what it was at the
     `conflict_base` (else at the read version), or where the transaction wrote it
-    last: `own` tells that, oldest first; `altered` are the versions that the caller's own
-    ALTERs made since then. `is_cancelled` is asked before the commit, again and again;
-    `begin_commit` once, when all rows are there: it raises where the statement must not be written any more.
-    `met_at` is a version up to which the transaction surely wrote nothing into the table.
-    A statement that is sent again under one `idempotency_key` is written once; with a `refusal`
-    it may only be answered so, and that error is raised where it was not written before.
+    last: `own` are these writes, oldest first; `altered` are the versions that the caller's own
+    ALTERs made since then. A statement that is sent again under one `idempotency_key` is written once.
     """
 
-    caller: str
-    transaction: str | None = None
+    call: Call
+    statement: TransactionStatement | None = None
     read_version: int | None = None
     conflict_base: int | None = None
     own: tuple[OwnWrite, ...] = ()
     altered: tuple[int, ...] = ()
     idempotency_key: str | None = None
-    is_cancelled: Callable[[], bool] = lambda: False
-    begin_commit: Callable[[], None] = lambda: None
-    met_at: int | None = None
-    refusal: Callable[[], GatewayError] | None = None
+
+    @property
+    def caller(self) -> str:
+        return self.call.caller
+
+    @property
+    def transaction(self) -> str | None:
+        return None if self.statement is None else self.statement.transaction
+
+    @property
+    def since(self) -> int | None:
+        return None if self.statement is None else self.statement.since
+
+    def is_cancelled(self) -> bool:
+        """Asked before the commit, again and again."""
+        return (self.statement is not None and self.statement.is_stopped) or self.call.is_cancelled()
+
+    def refusal(self) -> GatewayError | None:
+        return None if self.statement is None else self.statement.refusal()
+
+    def begin_commit(self) -> None:
+        """Once, when all rows are there."""
+        if self.statement is not None:
+            self.statement.begin_commit()
+
+    def wrote(self, version: int | None, row_ids: Container[int]) -> None:
+        if self.statement is not None:
+            self.statement.wrote(version, row_ids)
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """`returning` asks for the changed rows; `columns` narrows them, empty means all.
+    """`returning` asks for the changed rows.
 
     `strict` makes an unknown row id an error; otherwise it is skipped. `echo` makes an
     UPDATE return the uploaded columns, in their order, instead of whole rows.
     """
 
     returning: bool = False
-    columns: tuple[str, ...] = ()
     strict: bool = False
     echo: bool = False
 
@@ -127,7 +171,7 @@ class Deletable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """What an undo did to one table; no version where there was nothing to take back."""
+    """What an undo did to one table; no version where there was nothing to undo."""
 
     rows: int
     version: int | None
@@ -137,7 +181,7 @@ class Undone:
 class Footprint:
     """Where a transaction wrote into a table: not up to version `since`, and surely at `versions`.
 
-    `identity` tells the table from another one under its name; None where the table's own log told.
+    `identity` distinguishes the table from another one of that name; None where this is read from the table's own log.
     """
 
     since: int = -1
@@ -147,7 +191,7 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What a table's log tells of a transaction."""
+    """What a table's log records of a transaction."""
 
     footprint: Footprint
     undone: Undone | None = None
@@ -155,7 +199,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """What the logs tell of a transaction, by table; `gap` says why there may be more that they do not tell."""
+    """What the logs record of a transaction, by table; `gap` says why they may be incomplete."""
 
     tables: Mapping[Hashable, Trace]
     gap: str | None = None
@@ -164,7 +208,7 @@ class Traces:
 @runtime_checkable
 class Undoable(Protocol):
     def undo(self, transaction: str, context: WriteContext, footprint: Footprint) -> Undone:
-        """Take back all that a transaction wrote into the table, or raise; a second time only says so again."""
+        """Undo all that a transaction wrote into the table, or raise; a second time only reports that again."""
 
 
 @runtime_checkable
@@ -256,7 +300,7 @@ def _delete_with(table: Deletable, options: WriteOptions, context: WriteContext)
 class _IdListStatement:
     """For tables that take lists of ids: collects the upload, takes the ids out, and applies them at the end.
 
-    Such tables do not tell the rows they changed: an UPDATE returns the values it was given, a DELETE nothing.
+    Such tables do not report the rows they changed: an UPDATE returns the values it was given, a DELETE nothing.
     """
 
     def __init__(

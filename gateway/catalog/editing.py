@@ -11,11 +11,12 @@ import threading
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
+from gateway.catalog.calls import Call
 from gateway.catalog.capabilities import Readable
 from gateway.catalog.names import TableName, check_name, fold
-from gateway.catalog.registry import Catalog, Listing
+from gateway.catalog.registry import Catalog, Catalogs, Listing
 from gateway.errors import NotFoundError, PreconditionError, RequestError, UnsupportedError
-from gateway.wire.ddl import Alteration, OnConflict, TableDefinition
+from gateway.wire.ddl_messages import Alteration, OnConflict, TableDefinition
 
 # The client answers every look-up of this name by itself, with "not found".
 _UNSEEN_SCHEMA = "main"
@@ -37,18 +38,18 @@ class Editable(Protocol):
 
     def rename_table(self, table: Readable, name: TableName) -> Readable: ...
 
-    def begin_filling(self, table: Readable) -> None:
+    def begin_creation(self, table: Readable) -> None:
         """The first rows of a new table are on their way: should they never arrive, the table goes again."""
 
-    def end_filling(self, table: Readable, *, filled: bool) -> bool:
-        """How it ended. True when the table is gone: it was not filled, and nobody else had written to it."""
+    def end_creation(self, table: Readable, *, complete: bool) -> bool:
+        """How it ended. True when the table is gone: it was not complete, and nobody else had written to it."""
 
 
 @runtime_checkable
 class Alterable(Protocol):
     """A table whose definition can be changed."""
 
-    def alter(self, change: Alteration, caller: str) -> int | None:
+    def alter(self, change: Alteration, call: Call) -> int | None:
         """The version that it made; None where there was nothing to change."""
 
 
@@ -56,7 +57,7 @@ class Editor:
     """Edits one catalog. Thread-safe: `_naming` lets one change of names run at a time."""
 
     def __init__(self, catalog: Catalog) -> None:
-        self._catalog = catalog
+        self.catalog = catalog
         self._naming = threading.Lock()
 
     def create_schema(self, schema: str) -> list[Readable]:
@@ -68,17 +69,17 @@ class Editor:
             )
         source = self._source()
         with self._naming:
-            listing = self._catalog.listing()
+            listing = self.catalog.listing()
             if fold(schema) not in listing.schemas:
                 source.create_schema(schema)
-                self._catalog.edit(lambda now: replace(now, schemas={**now.schemas, fold(schema): schema}))
-            tables = self._catalog.listing().tables.items()
+                self.catalog.edit(lambda now: replace(now, schemas={**now.schemas, fold(schema): schema}))
+            tables = self.catalog.listing().tables.items()
             return [table for (owner, _), table in tables if owner == fold(schema)]
 
     def drop_schema(self, schema: str, *, ignore_not_found: bool) -> None:
         source = self._source()
         with self._naming:
-            listing = self._catalog.listing()
+            listing = self.catalog.listing()
             written = listing.schemas.get(fold(schema))
             if written is None:
                 if ignore_not_found:
@@ -88,7 +89,7 @@ class Editor:
             if any(owner == fold(schema) for owner, _ in [*listing.tables, *listing.broken]):
                 raise PreconditionError(f"schema '{written}' is not empty: drop its tables first")
             source.drop_schema(written)
-            self._catalog.edit(
+            self.catalog.edit(
                 lambda now: replace(now, schemas={k: v for k, v in now.schemas.items() if k != fold(schema)})
             )
 
@@ -105,20 +106,20 @@ class Editor:
             if existing is not None and on_conflict is OnConflict.ERROR:
                 raise PreconditionError(f"table '{existing.name}' already exists")
             made = source.create_table(name, definition, existing)
-            self._catalog.edit(lambda now: _with_table(now, made))
+            self.catalog.edit(lambda now: _with_table(now, made))
             return made, True
 
     def drop_table(self, schema: str, table: str, *, ignore_not_found: bool) -> None:
         source = self._source()
         with self._naming:
             try:
-                found = self._catalog.table(schema, table)
+                found = self.catalog.table(schema, table)
             except NotFoundError:
                 if ignore_not_found:
                     return
                 raise
             source.drop_table(found)
-            self._catalog.edit(lambda now: _without_table(now, found))
+            self.catalog.edit(lambda now: _without_table(now, found))
 
     def rename_table(self, table: Readable, new_name: str) -> Readable:
         source = self._source()
@@ -130,46 +131,57 @@ class Editor:
             if name == table.name:
                 return table
             renamed = source.rename_table(table, name)
-            self._catalog.edit(lambda now: _with_table(_without_table(now, table), renamed))
+            self.catalog.edit(lambda now: _with_table(_without_table(now, table), renamed))
             return renamed
 
-    def alter_table(self, table: Readable, change: Alteration, caller: str) -> int | None:
+    def alter_table(self, table: Readable, change: Alteration, call: Call) -> int | None:
         """The version that it made; None where there was nothing to change."""
         if not isinstance(table, Alterable):
             raise UnsupportedError(f"table '{table.name}' cannot be altered")
-        version = table.alter(change, caller)
+        version = table.alter(change, call)
         table.refresh()
-        self._catalog.edit(lambda now: now)
+        self.catalog.edit(lambda now: now)
         return version
 
-    def begin_filling(self, table: Readable) -> None:
-        self._source().begin_filling(table)
+    def begin_creation(self, table: Readable) -> None:
+        self._source().begin_creation(table)
 
-    def end_filling(self, table: Readable, *, filled: bool) -> None:
+    def end_creation(self, table: Readable, *, complete: bool) -> None:
         with self._naming:
-            if self._source().end_filling(table, filled=filled):
-                self._catalog.edit(lambda now: _without_table(now, table))
+            if self._source().end_creation(table, complete=complete):
+                self.catalog.edit(lambda now: _without_table(now, table))
 
     def _source(self) -> Editable:
-        source = self._catalog.source
+        source = self.catalog.source
         if not isinstance(source, Editable):
-            raise UnsupportedError(f"catalog '{self._catalog.name}' cannot be changed")
+            raise UnsupportedError(f"catalog '{self.catalog.name}' cannot be changed")
         return source
 
     def _new_name(self, schema: str, table: str) -> TableName:
         """The full name of a table to be, in a schema that exists."""
         check_name("schema", schema)
         check_name("table", table)
-        written = self._catalog.listing().schemas.get(fold(schema))
+        written = self.catalog.listing().schemas.get(fold(schema))
         if written is None:
             raise NotFoundError(f"schema '{schema}' not found")
-        return TableName(self._catalog.name, written, table)
+        return TableName(self.catalog.name, written, table)
 
     def _find(self, schema: str, table: str) -> Readable | None:
         try:
-            return self._catalog.table(schema, table)
+            return self.catalog.table(schema, table)
         except NotFoundError:
             return None
+
+
+class Editors:
+    """One editor per catalog, since changes of a catalog's names take turns."""
+
+    def __init__(self, catalogs: Catalogs) -> None:
+        self._catalogs = catalogs
+        self._editors = {catalog.name: Editor(catalog) for catalog in catalogs}
+
+    def get(self, catalog: str) -> Editor:
+        return self._editors[self._catalogs.get(catalog).name]
 
 
 def _with_table(listing: Listing, table: Readable) -> Listing:

@@ -15,9 +15,10 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from gateway.catalog.capabilities import Readable
+from gateway.catalog.capabilities import Readable, Snapshot
 from gateway.catalog.names import TableName, check_name, fold, is_name
 from gateway.errors import GatewayError, NotFoundError, UnavailableError
+from gateway.wire.tickets import SchemaStamp
 
 log = structlog.get_logger(__name__)
 
@@ -36,7 +37,7 @@ class Source(Protocol):
         """Schema and table names that exist."""
 
     def has_table(self, schema: str, table: str) -> tuple[str, str] | None:
-        """The names as written where this one table exists; looks at nothing else."""
+        """The names as written where this one table exists; reads nothing else."""
 
     def open(self, name: TableName) -> Readable: ...
 
@@ -106,7 +107,7 @@ class Catalog:
             return found
         if (broken := listing.broken.get(key)) is not None:
             raise UnavailableError(f"table '{schema}.{table}' cannot be read: {broken[1]}")
-        if (made_since := self._look_for(schema, table)) is not None:
+        if (made_since := self._find_new(schema, table)) is not None:
             return made_since
         if fold(schema) not in self._listing.schemas:
             raise NotFoundError(f"schema '{schema}' not found")
@@ -127,7 +128,7 @@ class Catalog:
         return self._source
 
     def edit(self, change: Callable[[Listing], Listing]) -> None:
-        """Tell of a change that the gateway itself made: known at once, and the version moves."""
+        """Apply a change that the gateway itself made: it is listed at once, and the version moves."""
         self.listing()
         with self._changing:
             new = change(self._listing)
@@ -138,10 +139,10 @@ class Catalog:
             self._become(new.schemas, new.tables, new.broken, schema_changed=True)
 
     def refresh(self) -> None:
-        """List the source and look at every table's log.
+        """List the source and read every table's log.
 
-        One refresh runs at a time. Who comes meanwhile must not be served by it, since it
-        may have passed what was made before they came; one that begins later serves them all.
+        One refresh runs at a time. A caller that comes meanwhile cannot use its result, which may
+        miss a table made before the call; the next refresh serves all who wait.
         """
         begun = self._refreshes_begun
         with self._refreshing:
@@ -151,7 +152,7 @@ class Catalog:
             self._refresh()
 
     def _refresh(self) -> None:
-        """One look at everything. Of what is edited meanwhile it may see half, so there the edits count."""
+        """Read everything once. Of what is edited meanwhile it may see half, so there the edits count."""
         with self._changing:
             known = self._listing.tables
             edited = self._edited = _Edited()
@@ -162,7 +163,7 @@ class Catalog:
         broken: dict[TableKey, tuple[TableName, str]] = {}
         changed: list[TableName] = []
 
-        def look_at(schema: str, table: str) -> None:
+        def inspect(schema: str, table: str) -> None:
             key = fold(schema), fold(table)
             name = TableName(self.name, schema, table)
             try:
@@ -173,7 +174,7 @@ class Catalog:
             except GatewayError as error:
                 broken[key] = name, error.message
 
-        self._run_all([_call(look_at, *names) for names in _without_twins(schemas, self._source.tables())])
+        self._run_all([_call(inspect, *names) for names in _without_duplicates(schemas, self._source.tables())])
         with self._changing:
             self._edited = None
             now = self._listing
@@ -203,8 +204,8 @@ class Catalog:
             self._version += 1
             log.info("catalog_changed", catalog=self.name, version=self._version, tables=len(tables))
 
-    def _look_for(self, schema: str, table: str) -> Readable | None:
-        """A table made by others since the last refresh: one look at its own place."""
+    def _find_new(self, schema: str, table: str) -> Readable | None:
+        """A table made by others since the last refresh, found by its own name alone."""
         written = self._source.has_table(schema, table)
         if written is None:
             return None
@@ -241,7 +242,7 @@ def _call(function: Callable[[str, str], None], schema: str, table: str) -> Call
     return lambda: function(schema, table)
 
 
-def _without_twins(schemas: Mapping[str, str], names: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+def _without_duplicates(schemas: Mapping[str, str], names: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """The tables that can be served: of names that differ only in case, the client can use just one."""
     seen: dict[TableKey, tuple[str, str]] = {}
     for schema, table in names:
@@ -276,3 +277,13 @@ class Catalogs:
 
     def _shown(self) -> str:
         return ", ".join(catalog.name for catalog in self._catalogs.values())
+
+
+def not_before(table: Readable, snapshot: Snapshot, stamp: SchemaStamp | None) -> Snapshot:
+    """The snapshot, or a later one whose schema the client knows: it may have altered the table in its transaction."""
+    if stamp is None or stamp.version <= snapshot.version:
+        return snapshot
+    try:
+        return table.at(stamp.version)
+    except NotFoundError:
+        return snapshot  # the table was replaced by another one, whose schema will not match

@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyarrow import flight
 
+from gateway.catalog.calls import Call
 from gateway.catalog.registry import Catalogs
 from gateway.errors import RequestError, UnsupportedError
-from gateway.flight.browsing import DATABASES_TICKET, Browsing, is_databases
+from gateway.flight.browsing import Browsing
+from gateway.flight.ddl_actions import DdlActions
 from gateway.flight.puts import Puts
 from gateway.flight.scans import REUSE_CONNECTION, Scans
-from gateway.flight.statistics import statistics_reply
-from gateway.flight.transactions import TransactionActions
+from gateway.flight.transaction_actions import TransactionActions
 from gateway.settings import LimitSettings
-from gateway.wire.headers import CallHeaders
 from gateway.wire.listing import encode_version
 from gateway.wire.messages import CatalogRequest, EndpointsRequest, FlightInfoRequest, StatisticsRequest
 from gateway.wire.packing import pack
+from gateway.wire.tickets import DATABASES_TICKET, is_databases
 
-IsCancelled = Callable[[], bool]
-Handler = Callable[[CallHeaders, bytes], bytes]
+Handler = Callable[[Call, bytes], bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
     description: str
     handle: Handler
-
-
-@dataclass(frozen=True, slots=True)
-class JsonAction:
-    """An action that writes, in the JSON dialect: its caller may go away meanwhile."""
-
-    description: str
-    handle: Callable[[CallHeaders, bytes, IsCancelled], bytes]
 
 
 class Actions:
@@ -46,25 +38,25 @@ class Actions:
         scans: Scans,
         puts: Puts,
         transactions: TransactionActions,
+        ddl: DdlActions,
         limits: LimitSettings,
-        more: Mapping[str, tuple[str, Handler]] | None = None,
     ) -> None:
         self._catalogs = catalogs
         self._browsing = browsing
         self._scans = scans
         self._limits = limits
-        self._table: dict[str, Action | JsonAction] = {
+        self._table: dict[str, Action] = {
             "list_schemas": Action("Every schema and table of a catalog", self._list_schemas),
             "catalog_version": Action("A number that moves when the catalog changes", self._catalog_version),
             "create_transaction": Action("An id under which statements read one version", transactions.create),
             "commit_transaction": Action("Ends a transaction", transactions.commit),
-            "rollback_transaction": Action("Takes back what a transaction wrote", transactions.rollback),
+            "rollback_transaction": Action("Undoes what a transaction wrote", transactions.rollback),
             "get_transaction_status": Action("What became of a transaction", transactions.status),
             "endpoints": Action("Where to read a table: tickets for DoGet", self._endpoints),
             "flight_info": Action("A table at a version or time", self._flight_info),
             "column_statistics": Action("Bounds of a column, from the Delta log", self._column_statistics),
-            "delete": JsonAction("Delete rows by their ids (JSON)", puts.delete),
-            **{name: Action(*action) for name, action in (more or {}).items()},
+            "delete": Action("Delete rows by their ids (JSON)", puts.delete),
+            **{name: Action(*action) for name, action in ddl.actions().items()},
         }
 
     def names(self) -> list[tuple[str, str]]:
@@ -74,32 +66,30 @@ class Actions:
         """The name where it is known, else a fixed word: names from outside never become metric labels."""
         return name if name in self._table else "unknown"
 
-    def run(self, name: str, headers: CallHeaders, body: bytes, is_cancelled: IsCancelled) -> bytes:
+    def run(self, call: Call, name: str, body: bytes) -> bytes:
         action = self._table.get(name)
         if action is None:
             raise UnsupportedError(f"unknown action '{name[:60]}'")
         if len(body) > self._limits.action_bytes:
             raise RequestError(f"{name}: the body is larger than {self._limits.action_bytes} bytes")
-        if isinstance(action, JsonAction):
-            return action.handle(headers, body, is_cancelled)
-        return action.handle(headers, body)
+        return action.handle(call, body)
 
-    def _list_schemas(self, _headers: CallHeaders, body: bytes) -> bytes:
+    def _list_schemas(self, _call: Call, body: bytes) -> bytes:
         return self._browsing.list_schemas(CatalogRequest.decode("list_schemas", body).catalog)
 
-    def _catalog_version(self, _headers: CallHeaders, body: bytes) -> bytes:
+    def _catalog_version(self, _call: Call, body: bytes) -> bytes:
         catalog = self._catalogs.get(CatalogRequest.decode("catalog_version", body).catalog)
         return pack(encode_version(catalog.version))
 
-    def _endpoints(self, headers: CallHeaders, body: bytes) -> bytes:
+    def _endpoints(self, call: Call, body: bytes) -> bytes:
         request = EndpointsRequest.decode("endpoints", body)
         if is_databases(request.descriptor):
             return pack([flight.FlightEndpoint(DATABASES_TICKET, [REUSE_CONNECTION]).serialize()])
-        return pack([endpoint.serialize() for endpoint in self._scans.endpoints(headers, request)])
+        return pack([endpoint.serialize() for endpoint in self._scans.endpoints(call, request)])
 
-    def _flight_info(self, headers: CallHeaders, body: bytes) -> bytes:
-        info: bytes = self._browsing.flight_info(headers, FlightInfoRequest.decode("flight_info", body)).serialize()
+    def _flight_info(self, call: Call, body: bytes) -> bytes:
+        info: bytes = self._browsing.flight_info(call, FlightInfoRequest.decode("flight_info", body)).serialize()
         return info
 
-    def _column_statistics(self, headers: CallHeaders, body: bytes) -> bytes:
-        return statistics_reply(self._scans, headers, StatisticsRequest.decode("column_statistics", body))
+    def _column_statistics(self, call: Call, body: bytes) -> bytes:
+        return self._scans.column_statistics(call, StatisticsRequest.decode("column_statistics", body))

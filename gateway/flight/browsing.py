@@ -8,18 +8,16 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 from pyarrow import flight
 
+from gateway.catalog.calls import Call
 from gateway.catalog.capabilities import Description, Readable, ScanRequest
 from gateway.catalog.names import fold
 from gateway.catalog.registry import Catalog, Catalogs, Listing
 from gateway.errors import NotFoundError
-from gateway.flight.scans import REUSE_CONNECTION, Scans, Target, as_of
-from gateway.wire.headers import CallHeaders
+from gateway.flight.scans import REUSE_CONNECTION, ResolvedTable, Scans, as_of
 from gateway.wire.listing import SchemaEntry, TableEntry, encode_listing, table_info
 from gateway.wire.messages import FlightInfoRequest
-from gateway.wire.tickets import TablePath, decode_path, encode_path
+from gateway.wire.tickets import DATABASES_TICKET, TablePath, decode_path, encode_path, is_databases
 
-_DATABASES_PATH = [b"__databases"]
-DATABASES_TICKET = b"databases"
 DATABASES_SHAPE = pa.schema(
     [("database_name", pa.string()), ("description", pa.string()), ("schemas", pa.int64()), ("tables", pa.int64())]
 )
@@ -48,15 +46,16 @@ class Browsing:
         )
 
     def entry(self, table: Readable, attached_as: str) -> bytes:
-        """One table as listings and DDL replies tell it."""
+        """One table as listings and DDL replies declare it."""
         description = table.describe()
         known = self._entries.setdefault(description, {})
         if attached_as not in known:
             known[attached_as] = table_info(_entry(table, description, attached_as, None)).serialize()
         return known[attached_as]
 
-    def flights(self, headers: CallHeaders, criteria: bytes) -> Iterator[flight.FlightInfo]:
+    def flights(self, call: Call, criteria: bytes) -> Iterator[flight.FlightInfo]:
         """One schema's tables for a client that loads lazily, else every table whose name holds the criteria."""
+        headers = call.headers
         if headers.list_schema is not None:
             attached_as = headers.list_catalog or headers.catalog or ""
             listing = self._catalogs.get(attached_as).listing()
@@ -71,43 +70,39 @@ class Browsing:
                 if wanted in fold(f"{catalog.name}.{table.name}"):
                     yield table_info(_entry(table, table.describe(), catalog.name, catalog.name))
 
-    def flight_info(self, headers: CallHeaders, request: FlightInfoRequest) -> flight.FlightInfo:
+    def flight_info(self, call: Call, request: FlightInfoRequest) -> flight.FlightInfo:
         """The table at a point of its history, under the very descriptor that was asked with."""
-        return self._info(headers, request.descriptor, request.at_unit, request.at_value, with_endpoints=False)
+        return self._info(call, request.descriptor, request.at_unit, request.at_value, with_endpoints=False)
 
-    def describe_flight(self, headers: CallHeaders, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
+    def describe_flight(self, call: Call, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
         """GetFlightInfo: as `flight_info`, now, and with tickets for clients that know nothing but Flight."""
         if is_databases(descriptor):
             endpoint = flight.FlightEndpoint(DATABASES_TICKET, [REUSE_CONNECTION])
             return flight.FlightInfo(DATABASES_SHAPE, descriptor, [endpoint], -1, -1)
-        return self._info(headers, descriptor, "", "", with_endpoints=True)
+        return self._info(call, descriptor, "", "", with_endpoints=True)
 
-    def schema(self, headers: CallHeaders, descriptor: flight.FlightDescriptor) -> pa.Schema:
+    def schema(self, call: Call, descriptor: flight.FlightDescriptor) -> pa.Schema:
         if is_databases(descriptor):
             return DATABASES_SHAPE
-        return self._scans.resolve(headers, decode_path(descriptor), None).shape
+        return self._scans.resolve(call, decode_path(descriptor), None).shape
 
     def databases(self) -> pa.RecordBatch:
         rows = [_database(catalog) for catalog in self._catalogs]
         return pa.RecordBatch.from_pylist(rows, schema=DATABASES_SHAPE)
 
     def _info(
-        self, headers: CallHeaders, descriptor: flight.FlightDescriptor, unit: str, value: str, *, with_endpoints: bool
+        self, call: Call, descriptor: flight.FlightDescriptor, unit: str, value: str, *, with_endpoints: bool
     ) -> flight.FlightInfo:
-        target = self._scans.resolve(headers, decode_path(descriptor), as_of(unit, value))
-        whole = ScanRequest(target.shape, frozenset(target.shape.names))
+        resolved = self._scans.resolve(call, decode_path(descriptor), as_of(unit, value))
+        whole = ScanRequest(resolved.shape, frozenset(resolved.shape.names))
         return flight.FlightInfo(
-            target.shape,
+            resolved.shape,
             descriptor,
-            self._scans.tickets(target, whole) if with_endpoints else [],
-            -1 if target.snapshot.rows is None else target.snapshot.rows,
-            target.snapshot.size.bytes,
-            app_metadata=_metadata(target, headers.catalog or target.catalog.name),
+            self._scans.tickets(resolved, whole) if with_endpoints else [],
+            -1 if resolved.snapshot.rows is None else resolved.snapshot.rows,
+            resolved.snapshot.size.bytes,
+            app_metadata=_metadata(resolved, call.headers.catalog or resolved.catalog.name),
         )
-
-
-def is_databases(descriptor: flight.FlightDescriptor) -> bool:
-    return bool(descriptor.descriptor_type == flight.DescriptorType.PATH and descriptor.path == _DATABASES_PATH)
 
 
 def _database(catalog: Catalog) -> dict[str, object]:
@@ -138,7 +133,7 @@ def _entry(table: Readable, description: Description, attached_as: str, catalog:
     )
 
 
-def _metadata(target: Target, attached_as: str) -> bytes:
-    described = target.table.describe()
-    metadata: bytes = table_info(_entry(target.table, described, attached_as, None)).app_metadata
+def _metadata(resolved: ResolvedTable, attached_as: str) -> bytes:
+    described = resolved.table.describe()
+    metadata: bytes = table_info(_entry(resolved.table, described, attached_as, None)).app_metadata
     return metadata

@@ -1,4 +1,4 @@
-"""Uploads of the DuckDB client: DoExchange insert, update and delete.
+"""Statements of the DuckDB client: DoExchange insert, update and delete.
 
 The client sends its schema and blocks until it has the server's; then come
 batches, each answered at once when rows are returned; then the half-close,
@@ -8,129 +8,101 @@ after which the change is made durable before the count is sent.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pyarrow as pa
-import structlog
 from pyarrow import flight
 
+from gateway.catalog.calls import Call
 from gateway.catalog.capabilities import Readable
-from gateway.catalog.changes import Operation, Statement, WriteOptions, delete_of, insert_into, update_of
+from gateway.catalog.changes import Operation, WriteOptions
 from gateway.catalog.registry import Catalogs
-from gateway.errors import CancelledError, GatewayError, RequestError
-from gateway.flight.contexts import WriteContexts
-from gateway.flight.fillings import Fillings
-from gateway.flight.puts import batches_of, schema_of
-from gateway.flight.uploads import Upload, Uploads
-from gateway.wire.headers import CallHeaders
+from gateway.errors import RequestError
+from gateway.flight.pending_creations import PendingCreations
+from gateway.flight.statements import Change, Execution, Statements
+from gateway.flight.upload_watch import Upload, UploadWatch
 from gateway.wire.packing import pack
 from gateway.wire.tickets import SchemaStamp, decode_path, stamp_of
 
-log = structlog.get_logger(__name__)
-
 
 class Exchanges:
+    """Thread-safe: holds nothing of a call."""
+
     def __init__(
-        self, catalogs: Catalogs, contexts: WriteContexts, uploads: Uploads, fillings: Fillings | None = None
+        self, catalogs: Catalogs, statements: Statements, uploads: UploadWatch, creations: PendingCreations
     ) -> None:
         self._catalogs = catalogs
-        self._contexts = contexts
+        self._statements = statements
         self._uploads = uploads
-        self._fillings = fillings
+        self._creations = creations
 
     def run(
         self,
-        headers: CallHeaders,
+        call: Call,
         descriptor: flight.FlightDescriptor,
-        reader: Any,
-        writer: Any,
-        is_cancelled: Callable[[], bool],
-        peer: str,
-    ) -> int:
-        """Take an upload to its commit and answer it; returns how many rows were affected."""
-        with self._uploads.watched(reader, peer, headers.transaction) as upload:
-            with self._contexts.outcome(headers):
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.MetadataRecordBatchWriter,
+    ) -> None:
+        with self._uploads.watched(call, reader) as upload:
+            with self._statements.executing(call) as execution:
                 path = decode_path(descriptor)
-                table = self._catalogs.get(path.catalog or headers.catalog).table(path.schema, path.table)
-                with self._filling(headers, table):
-                    changed = self._change(headers, table, path.stamp, upload, writer, is_cancelled)
+                table = self._catalogs.get(path.catalog or call.headers.catalog).table(path.schema, path.table)
+                with self._creations.around(call, table):
+                    changed = _change(call, execution, table, path.stamp, upload, writer)
             upload.was_written()
             with upload.answering():
                 writer.write_metadata(pack({"total_changed": changed}))
-        return changed
 
-    def _change(
-        self,
-        headers: CallHeaders,
-        table: Readable,
-        stamp: SchemaStamp | None,
-        upload: Upload,
-        writer: Any,
-        is_cancelled: Callable[[], bool],
-    ) -> int:
-        with _told(table, stamp):
-            statement = self._open(headers, table, stamp, schema_of(upload, is_cancelled), is_cancelled)
-        upload.fills(statement)
-        try:
-            with upload.answering():
-                writer.begin(statement.reply_schema)
-            self._take(statement, headers.returning, upload, writer, is_cancelled)
-            if is_cancelled():
-                raise CancelledError("the upload was cancelled; nothing was written")
-            return statement.commit()
-        finally:
-            statement.abort()
 
-    def _filling(self, headers: CallHeaders, table: Readable) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext() if self._fillings is None else self._fillings.around(headers, table)
+def _change(
+    call: Call,
+    execution: Execution,
+    table: Readable,
+    stamp: SchemaStamp | None,
+    upload: Upload,
+    writer: flight.MetadataRecordBatchWriter,
+) -> int:
+    returning = call.headers.returning
+    with _explained(table, stamp):
+        schema = upload.schema()
+        change = Change(_operation(call), table, WriteOptions(returning=returning, echo=True), stamp)
+        statement = execution.open(change, schema)
+    upload.fills(statement)
+    # An error before the end of an upload loses its class, so the rest is read first. A client that waits for an
+    # answer to each batch sends no more.
+    return execution.run(statement, upload.batches(), _ExchangeReply(upload, writer), drains=not returning)
 
-    def _open(
-        self,
-        headers: CallHeaders,
-        table: Readable,
-        stamp: SchemaStamp | None,
-        upload: pa.Schema,
-        is_cancelled: Callable[[], bool],
-    ) -> Statement:
-        changes_rows = headers.operation != Operation.INSERT.value
-        context = self._contexts.of_transaction(headers, table, is_cancelled, changes_rows=changes_rows, stamp=stamp)
-        options = WriteOptions(returning=headers.returning, echo=True)
-        match headers.operation:
-            case Operation.INSERT.value:
-                return insert_into(table, table.name, upload, options, context)
-            case Operation.UPDATE.value:
-                return update_of(table, upload, options, context)
-            case Operation.DELETE.value:
-                return delete_of(table, upload, options, context)
-        raise RequestError("the exchange needs the header airport-operation: insert, update or delete")
 
-    @staticmethod
-    def _take(
-        statement: Statement, returning: bool, upload: Upload, writer: Any, is_cancelled: Callable[[], bool]
-    ) -> None:
-        failure: GatewayError | None = None
-        for batch in batches_of(upload, is_cancelled):
-            if failure is not None:
-                continue  # a longer upload loses the class of an error that comes before its end: drain first
-            try:
-                answer = statement.add(upload.checked(batch))
-            except GatewayError as error:
-                if returning:
-                    raise  # the client waits for an answer to this very batch
-                failure = error
-                statement.abort()
-                continue
-            if answer is not None:
-                with upload.answering():
-                    writer.write_batch(answer)
-        if failure is not None:
-            raise failure
+@dataclass(frozen=True, slots=True)
+class _ExchangeReply:
+    """Each batch is answered before the client sends the next."""
+
+    upload: Upload
+    writer: flight.MetadataRecordBatchWriter
+
+    def begin(self, schema: pa.Schema) -> None:
+        with self.upload.answering():
+            self.writer.begin(schema)
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        with self.upload.answering():
+            self.writer.write_batch(rows)
+
+    def finish(self) -> None:
+        """The count comes after the commit."""
+
+
+def _operation(call: Call) -> Operation:
+    try:
+        return Operation(call.headers.operation)
+    except ValueError:
+        raise RequestError("the exchange needs the header airport-operation: insert, update or delete") from None
 
 
 @contextlib.contextmanager
-def _told(table: Readable, stamp: SchemaStamp | None) -> Iterator[None]:
-    """An upload that does not fit, of a client that was told another schema, is told why."""
+def _explained(table: Readable, stamp: SchemaStamp | None) -> Iterator[None]:
+    """An upload that does not fit, of a client that knows another schema, is refused for that reason."""
     try:
         yield
     except RequestError as error:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyarrow import flight
 
-from gateway.catalog.capabilities import AsOf, BatchStream, Readable, ScanRequest, Snapshot
-from gateway.catalog.registry import Catalog, Catalogs
-from gateway.errors import NotFoundError, RequestError
-from gateway.flight.contexts import not_before, owner_of
-from gateway.flight.streams import ScanStreams
+from gateway.catalog.calls import Call
+from gateway.catalog.capabilities import AsOf, ColumnStatistics, Readable, ScanRequest, Snapshot, WithStatistics
+from gateway.catalog.registry import Catalog, Catalogs, not_before
+from gateway.errors import NotFoundError, RequestError, UnsupportedError
+from gateway.flight.streams import Scan, ScanStreams
 from gateway.transactions.manager import TransactionManager
-from gateway.wire.filters import FilterLimits, parse_filters
-from gateway.wire.headers import CallHeaders
+from gateway.wire.filter_parser import FilterLimits, parse_filters
 from gateway.wire.listing import ROWID_KEY, STATISTICS_KEY
-from gateway.wire.messages import EndpointsRequest
+from gateway.wire.messages import EndpointsRequest, StatisticsRequest
+from gateway.wire.statistics_reply import encode_statistics
 from gateway.wire.tickets import ScanTicket, SchemaStamp, TablePath, decode_path, decode_ticket, encode_ticket, stamp_of
 
 # The client then reads on the connection it has.
@@ -25,8 +25,8 @@ REUSE_CONNECTION = "arrow-flight-reuse-connection://?"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """A table as one call means it: at a version, in the shape the caller was told."""
+class ResolvedTable:
+    """A table as one call means it: at a version, in the shape declared to the caller."""
 
     catalog: Catalog
     table: Readable
@@ -43,18 +43,18 @@ class Scans:
         self._streams = streams
         self._limits = limits
 
-    def endpoints(self, headers: CallHeaders, request: EndpointsRequest) -> list[flight.FlightEndpoint]:
+    def endpoints(self, call: Call, request: EndpointsRequest) -> list[flight.FlightEndpoint]:
         path = decode_path(request.descriptor)
-        target = self.resolve(headers, path, as_of(request.at_unit, request.at_value))
+        resolved = self.resolve(call, path, as_of(request.at_unit, request.at_value))
         scan = ScanRequest(
-            shape=target.shape,
-            columns=_asked_for(target.shape, request),
+            shape=resolved.shape,
+            columns=_asked_for(resolved.shape, request),
             conjuncts=parse_filters(request.filters, self._limits).conjuncts,
         )
-        return self.tickets(target, scan)
+        return self.tickets(resolved, scan)
 
-    def tickets(self, target: Target, scan: ScanRequest) -> list[flight.FlightEndpoint]:
-        name, snapshot = target.table.name, target.snapshot
+    def tickets(self, resolved: ResolvedTable, scan: ScanRequest) -> list[flight.FlightEndpoint]:
+        name, snapshot = resolved.table.name, resolved.snapshot
         return [
             flight.FlightEndpoint(
                 encode_ticket(
@@ -75,42 +75,54 @@ class Scans:
             for part in snapshot.slices(scan)
         ]
 
-    def stream(
-        self, raw_ticket: bytes, is_cancelled: Callable[[], bool], **facts: object
-    ) -> tuple[pa.Schema, Iterator[tuple[pa.RecordBatch, bytes]]]:
+    def stream(self, call: Call, raw_ticket: bytes) -> tuple[pa.Schema, Iterator[tuple[pa.RecordBatch, bytes]]]:
         """The schema to announce, and the batches that follow."""
         ticket = decode_ticket(raw_ticket)
         table = self._catalogs.get(ticket.catalog).table(ticket.schema, ticket.table)
-        facts = {"table": str(table.name), "version": ticket.version, **facts}
-        return ticket.shape, self._streams.stream(lambda: _open(table, ticket), is_cancelled, **facts)
+        scan = Scan(call, table, ticket)
+        return ticket.shape, self._streams.stream(scan)
 
-    def resolve(self, headers: CallHeaders, path: TablePath, point: AsOf | None) -> Target:
-        catalog = self._catalogs.get(path.catalog or headers.catalog)
+    def column_statistics(self, call: Call, request: StatisticsRequest) -> bytes:
+        """The reply to the action of that name."""
+        resolved = self.resolve(call, decode_path(request.descriptor), None)
+        index = resolved.shape.get_field_index(request.column)
+        if index < 0:
+            raise NotFoundError(f"table '{resolved.table.name}' has no column '{request.column[:60]}'")
+        if not isinstance(resolved.snapshot, WithStatistics):
+            raise UnsupportedError(f"table '{resolved.table.name}' has no statistics")
+        kind = resolved.shape.field(index).type
+        now = resolved.snapshot.shape.get_field_index(request.column)
+        # Nothing is known of a column that was replaced since this client attached; reading it is refused.
+        is_same = now >= 0 and resolved.snapshot.shape.field(now).type == kind
+        known = resolved.snapshot.statistics(request.column) if is_same else ColumnStatistics()
+        return encode_statistics(
+            kind,
+            known.minimum,
+            known.maximum,
+            may_have_null=known.may_have_null,
+            may_have_value=known.may_have_value,
+        )
+
+    def resolve(self, call: Call, path: TablePath, point: AsOf | None) -> ResolvedTable:
+        catalog = self._catalogs.get(path.catalog or call.headers.catalog)
         table = catalog.table(path.schema, path.table)
         try:
             if point is not None:
                 snapshot = table.at(table.version_as_of(point))
-                return Target(catalog, table, snapshot, _without_statistics(snapshot.shape))
-            snapshot = self._pinned(headers, table, path.stamp)
-            return Target(catalog, table, snapshot, _told_shape(table, snapshot, path.stamp))
+                return ResolvedTable(catalog, table, snapshot, _without_statistics(snapshot.shape))
+            snapshot = self._pinned(call, table, path.stamp)
+            return ResolvedTable(catalog, table, snapshot, _declared_shape(table, snapshot, path.stamp))
         except NotFoundError:
             if not _exists(table):
                 catalog.forget(table)
             raise
 
-    def _pinned(self, headers: CallHeaders, table: Readable, stamp: SchemaStamp | None) -> Snapshot:
-        view = self._transactions.touch(headers.transaction, table.name.key, table.current, owner_of(headers))
+    def _pinned(self, call: Call, table: Readable, stamp: SchemaStamp | None) -> Snapshot:
+        view = self._transactions.pin(call.transaction, table.name.key, table.current, call.owner)
         snapshot = table.at(view.read_version)
         if view.identity is not None and snapshot.identity != view.identity:
             raise NotFoundError(f"table '{table.name}' was replaced by another one meanwhile; start a new transaction")
         return not_before(table, snapshot, stamp)
-
-
-def _open(table: Readable, ticket: ScanTicket) -> BatchStream:
-    snapshot = table.at(ticket.version)
-    if snapshot.identity != ticket.identity:
-        raise NotFoundError(f"table '{table.name}' was replaced by another one; run the statement again")
-    return snapshot.open(ScanRequest(ticket.shape, ticket.columns, ticket.conjuncts, ticket.slice))
 
 
 def _exists(table: Readable) -> bool:
@@ -132,8 +144,8 @@ def as_of(unit: str, value: str) -> AsOf | None:
     raise RequestError("AT takes VERSION or TIMESTAMP")
 
 
-def _told_shape(table: Readable, snapshot: Snapshot, stamp: SchemaStamp | None) -> pa.Schema:
-    """The shape that this client was told when it attached: a stream of any other crashes it."""
+def _declared_shape(table: Readable, snapshot: Snapshot, stamp: SchemaStamp | None) -> pa.Schema:
+    """The shape declared to this client when it attached: a stream of any other crashes it."""
     if stamp is None or stamp.digest == stamp_of(snapshot.shape, 0).digest:
         return snapshot.shape
     described = table.describe()

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Iterator
 
+import pyarrow as pa
 import structlog
 from pyarrow import flight
 
+from gateway.catalog.calls import Call
 from gateway.flight.actions import Actions
-from gateway.flight.boundary import AddTrailer, Path, as_python_error, errors_as_flight, outcome_of
-from gateway.flight.browsing import DATABASES_SHAPE, DATABASES_TICKET, Browsing
+from gateway.flight.admission import KEY, CallMiddlewareFactory, Gate, call_of, check_headers
+from gateway.flight.boundary import AddTrailer, ErrorForm, as_python_error, errors_as_flight, outcome_of
+from gateway.flight.browsing import DATABASES_SHAPE, Browsing
 from gateway.flight.connections import cut_connection
 from gateway.flight.exchanges import Exchanges, known_operation
-from gateway.flight.gate import Gate
-from gateway.flight.middleware import KEY, CallMiddlewareFactory, check_headers, headers_of
 from gateway.flight.puts import Puts
 from gateway.flight.scans import Scans
 from gateway.telemetry import metrics
-from gateway.wire.headers import CallHeaders
+from gateway.wire.tickets import DATABASES_TICKET
 
 log = structlog.get_logger(__name__)
-Reply = TypeVar("Reply")
 
 
 class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
@@ -55,46 +54,39 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             self.cut(peer)
 
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
-        headers = headers_of(context)
-        return iter(self._answer("list_flights", context, lambda: list(self._browsing.flights(headers, criteria))))
+        with self._answering("list_flights", context) as call:
+            return iter(list(self._browsing.flights(call, criteria)))
 
     def get_flight_info(
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.FlightInfo:
-        headers = headers_of(context)
-        return self._answer("get_flight_info", context, lambda: self._browsing.describe_flight(headers, descriptor))
+        with self._answering("get_flight_info", context) as call:
+            return self._browsing.describe_flight(call, descriptor)
 
     def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
-        headers = headers_of(context)
         try:
-            schema = self._answer("get_schema", context, lambda: self._browsing.schema(headers, descriptor))
+            with self._answering("get_schema", context) as call:
+                return flight.SchemaResult(self._browsing.schema(call, descriptor))
         except flight.FlightError as error:
             raise as_python_error(error) from None
-        return flight.SchemaResult(schema)
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
-        headers = headers_of(context)
         if ticket.ticket == DATABASES_TICKET:
-            batch = self._answer("do_get", context, self._browsing.databases)
-            return flight.GeneratorStream(DATABASES_SHAPE, iter([batch]))
-        with self._told(context, Path.STREAM), self._recorded_failure("do_get", headers):
-            check_headers(headers)
-            facts = {"trace": headers.trace, "transaction": headers.transaction}
-            schema, batches = self._scans.stream(ticket.ticket, context.is_cancelled, **facts)
-        return flight.GeneratorStream(schema, self._inside_gate(batches, context))
+            with self._answering("do_get", context):
+                return flight.GeneratorStream(DATABASES_SHAPE, iter([self._browsing.databases()]))
+        call = call_of(context)
+        with _errors_translated(call, context.add_trailer), _recorded("do_get", call, failures_only=True):
+            check_headers(call)
+            schema, batches = self._scans.stream(call, ticket.ticket)
+        return flight.GeneratorStream(schema, self._streaming(call, context, batches))
 
     def list_actions(self, _context: flight.ServerCallContext) -> list[tuple[str, str]]:
         return self._actions.names()
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[bytes]:
-        headers = headers_of(context)
         body = b"" if action.body is None else action.body.to_pybytes()
-        label = self._actions.known(action.type)
-
-        def work() -> bytes:
-            return self._actions.run(action.type, headers, body, context.is_cancelled)
-
-        return [self._answer("do_action", context, work, label, Path.ACTION)]
+        with self._answering("do_action", context, self._actions.known(action.type), ErrorForm.ACTION) as call:
+            return [self._actions.run(call, action.type, body)]
 
     def do_put(
         self,
@@ -103,12 +95,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         reader: flight.MetadataRecordBatchReader,
         writer: flight.FlightMetadataWriter,
     ) -> None:
-        headers = headers_of(context)
-
-        def work() -> None:
-            self._puts.put(headers, descriptor, reader, writer, context.is_cancelled, context.peer())
-
-        self._answer("do_put", context, work, path=Path.CODED)
+        with self._answering("do_put", context, form=ErrorForm.CODED) as call:
+            self._puts.put(call, descriptor, reader, writer)
 
     def do_exchange(
         self,
@@ -117,58 +105,25 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         reader: flight.MetadataRecordBatchReader,
         writer: flight.MetadataRecordBatchWriter,
     ) -> None:
-        headers = headers_of(context)
-
-        def work() -> None:
-            self._exchanges.run(headers, descriptor, reader, writer, context.is_cancelled, context.peer())
-
-        self._answer("do_exchange", context, work, known_operation(headers.operation))
-
-    def _answer(
-        self,
-        method: str,
-        context: flight.ServerCallContext,
-        work: Callable[[], Reply],
-        action: str = "",
-        path: Path = Path.STREAM,
-    ) -> Reply:
-        """Run one call that is not a stream, and record how it ended."""
-        started, failure = time.monotonic(), None
-        try:
-            with self._told(context, path):
-                try:
-                    check_headers(headers_of(context))
-                    with self._gate.inside(context.peer()):
-                        return work()
-                except BaseException as error:
-                    failure = error
-                    raise
-        finally:
-            _record(method, action, headers_of(context), failure, time.monotonic() - started)
-
-    @staticmethod
-    def _told(
-        context: flight.ServerCallContext, path: Path, add_trailer: AddTrailer | None = None
-    ) -> contextlib.AbstractContextManager[None]:
-        """Errors as the client reads them; `path` is how they travel to DuckDB's."""
-        headers = headers_of(context)
-        # Arrow's C++ client makes an internal error of every error with details that is not one of Flight's own.
-        reads_details = not headers.is_arrow_cpp
-        return errors_as_flight(
-            path if headers.is_airport else Path.CODED, (add_trailer or context.add_trailer) if reads_details else None
-        )
+        operation = known_operation(call_of(context).headers.operation)
+        with self._answering("do_exchange", context, operation) as call:
+            self._exchanges.run(call, descriptor, reader, writer)
 
     @contextlib.contextmanager
-    def _recorded_failure(self, method: str, headers: CallHeaders) -> Iterator[None]:
-        """For calls whose stream records the rest: only what goes wrong before the stream."""
-        started = time.monotonic()
-        try:
-            yield
-        except BaseException as error:
-            _record(method, "", headers, error, time.monotonic() - started)
-            raise
+    def _answering(
+        self, method: str, context: flight.ServerCallContext, action: str = "", form: ErrorForm = ErrorForm.STREAM
+    ) -> Iterator[Call]:
+        """Around one call that is not a stream."""
+        call = call_of(context)
+        with _errors_translated(call, context.add_trailer, form), _recorded(method, call, action):
+            check_headers(call)
+            with self._gate.admit(call.peer):
+                yield call
 
-    def _inside_gate(self, batches: Iterator[Reply], context: flight.ServerCallContext) -> Iterator[Reply]:
+    def _streaming(
+        self, call: Call, context: flight.ServerCallContext, batches: Iterator[tuple[pa.RecordBatch, bytes]]
+    ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+        """The batches, which record themselves how they end."""
         is_read = True
 
         def add_trailer(name: str, value: bytes) -> None:
@@ -176,8 +131,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
                 context.add_trailer(name, value)
 
         with (
-            self._told(context, Path.STREAM, add_trailer),
-            self._gate.inside(context.peer()),
+            _errors_translated(call, add_trailer),
+            self._gate.admit(call.peer),
             contextlib.closing(batches),  # type: ignore[type-var]
         ):
             for batch in batches:
@@ -188,7 +143,31 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
                     raise
 
 
-def _record(method: str, action: str, headers: CallHeaders, failure: BaseException | None, seconds: float) -> None:
+def _errors_translated(
+    call: Call, add_trailer: AddTrailer, form: ErrorForm = ErrorForm.STREAM
+) -> contextlib.AbstractContextManager[None]:
+    """Errors as the client reads them; `form` is how they travel to DuckDB's."""
+    # Arrow's C++ client makes an internal error of every error with details that is not one of Flight's own.
+    reads_details = not call.headers.is_arrow_cpp
+    return errors_as_flight(
+        form if call.headers.is_airport else ErrorForm.CODED, add_trailer if reads_details else None
+    )
+
+
+@contextlib.contextmanager
+def _recorded(method: str, call: Call, action: str = "", *, failures_only: bool = False) -> Iterator[None]:
+    """Record how a call ended; a stream that has begun records the rest itself."""
+    started = time.monotonic()
+    try:
+        yield
+    except BaseException as error:
+        _record(method, action, call, error, time.monotonic() - started)
+        raise
+    if not failures_only:
+        _record(method, action, call, None, time.monotonic() - started)
+
+
+def _record(method: str, action: str, call: Call, failure: BaseException | None, seconds: float) -> None:
     outcome = outcome_of(failure)
     metrics.CALLS.labels(method, action, outcome).inc()
     metrics.CALL_SECONDS.labels(method, action).observe(seconds)
@@ -198,8 +177,8 @@ def _record(method: str, action: str, headers: CallHeaders, failure: BaseExcepti
         action=action,
         outcome=outcome,
         seconds=round(seconds, 4),
-        catalog=headers.catalog,
-        trace=headers.trace,
-        transaction=headers.transaction,
+        catalog=call.headers.catalog,
+        trace=call.headers.trace,
+        transaction=call.transaction,
         error=str(failure) if failure is not None else None,
     )

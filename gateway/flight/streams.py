@@ -17,16 +17,41 @@ from dataclasses import dataclass
 import pyarrow as pa
 import structlog
 
-from gateway.catalog.capabilities import BatchStream, ScanReport
-from gateway.errors import CancelledError, UnavailableError
+from gateway.catalog.calls import Call
+from gateway.catalog.capabilities import BatchStream, Readable, ScanReport, ScanRequest
+from gateway.errors import CancelledError, NotFoundError, UnavailableError
 from gateway.flight.boundary import outcome_of
 from gateway.settings import ScanSettings
 from gateway.telemetry import metrics
 from gateway.wire.packing import pack
+from gateway.wire.tickets import ScanTicket
 
 log = structlog.get_logger(__name__)
 
 _WATCH_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A stream that a call asks for, by its ticket."""
+
+    call: Call
+    table: Readable
+    ticket: ScanTicket
+
+    def open(self) -> BatchStream:
+        ticket = self.ticket
+        snapshot = self.table.at(ticket.version)
+        if snapshot.identity != ticket.identity:
+            raise NotFoundError(f"table '{self.table.name}' was replaced by another one; run the statement again")
+        return snapshot.open(ScanRequest(ticket.shape, ticket.columns, ticket.conjuncts, ticket.slice))
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """What the log says of it."""
+        headers = self.call.headers
+        facts = {"table": str(self.table.name), "version": self.ticket.version}
+        return {**facts, "trace": headers.trace, "transaction": headers.transaction}
 
 
 @dataclass(eq=False, slots=True)
@@ -50,7 +75,7 @@ class ScanStreams:
         self._slots = threading.BoundedSemaphore(settings.concurrent)
         self._lock = threading.Lock()
         self._running: set[_Running] = set()
-        self._transactions: Counter[object] = Counter()  # with scans that run or wait for a slot
+        self._transactions: Counter[str | None] = Counter()  # with scans that run or wait for a slot
         self._stop = threading.Event()
         self._watch = threading.Thread(target=self._watch_scans, name="scan-watch", daemon=True)
 
@@ -78,36 +103,34 @@ class ScanStreams:
         with self._lock:
             return transaction is not None and self._transactions[transaction] > 0
 
-    def stream(
-        self, open_scan: Callable[[], BatchStream], is_cancelled: Callable[[], bool], **facts: object
-    ) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+    def stream(self, scan: Scan) -> Iterator[tuple[pa.RecordBatch, bytes]]:
         """Read a scan batch by batch and record, once, how it ended."""
         # The scan is opened here and not before: a generator that is never started never reaches `finally`.
         started, rows, size = self._clock(), 0, 0
         report, failure = ScanReport(), None
         try:
             with (
-                self._counted(facts.get("transaction")),
-                self._slot(is_cancelled),
-                self._open(open_scan, is_cancelled) as scan,
+                self._counted(scan.call.transaction),
+                self._slot(scan.call),
+                self._open(scan) as running,
             ):
-                report = scan.stream.report
-                for chunk in scan.stream:
+                report = running.stream.report
+                for chunk in running.stream:
                     rows += chunk.batch.num_rows
                     size += chunk.batch.nbytes
-                    scan.handed_over = self._clock()
+                    running.handed_over = self._clock()
                     yield chunk.batch, pack({"progress": chunk.progress})
-                    scan.handed_over = None
-                    if scan.ended_for:
-                        raise CancelledError(scan.ended_for)
+                    running.handed_over = None
+                    if running.ended_for:
+                        raise CancelledError(running.ended_for)
         except BaseException as error:
             failure = error
             raise
         finally:
-            _record(report, outcome_of(failure), rows, size, self._clock() - started, facts)
+            _record(report, outcome_of(failure), rows, size, self._clock() - started, scan.facts)
 
     @contextlib.contextmanager
-    def _counted(self, transaction: object) -> Iterator[None]:
+    def _counted(self, transaction: str | None) -> Iterator[None]:
         with self._lock:
             self._transactions[transaction] += 1
         try:
@@ -119,13 +142,13 @@ class ScanStreams:
                     del self._transactions[transaction]
 
     @contextlib.contextmanager
-    def _slot(self, is_cancelled: Callable[[], bool]) -> Iterator[None]:
+    def _slot(self, call: Call) -> Iterator[None]:
         """Wait for a place; a client that gives up meanwhile must not keep its place in the queue."""
         deadline = self._clock() + self._settings.wait_seconds
         if not self._slots.acquire(blocking=False):
             with metrics.SCANS_WAITING.track_inprogress():
                 while not self._slots.acquire(timeout=_WATCH_SECONDS):
-                    if is_cancelled():
+                    if call.is_cancelled():
                         raise CancelledError("the scan was cancelled while it waited for a slot")
                     if self._clock() > deadline:
                         raise UnavailableError(f"all {self._settings.concurrent} scans are taken; try again later")
@@ -136,17 +159,17 @@ class ScanStreams:
             self._slots.release()
 
     @contextlib.contextmanager
-    def _open(self, open_scan: Callable[[], BatchStream], is_cancelled: Callable[[], bool]) -> Iterator[_Running]:
-        stream = open_scan()
-        scan = _Running(stream, is_cancelled)
+    def _open(self, scan: Scan) -> Iterator[_Running]:
+        stream = scan.open()
+        running = _Running(stream, scan.call.is_cancelled)
         with self._lock:
-            self._running.add(scan)
+            self._running.add(running)
         try:
-            yield scan
+            yield running
         finally:
             # Under the lock: once it is out of the set, the watch no longer asks a context that ends with its call.
             with self._lock:
-                self._running.discard(scan)
+                self._running.discard(running)
             stream.close()
 
     def _watch_scans(self) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
+from gateway.catalog.calls import Call
 from gateway.catalog.capabilities import (
     AsOf,
     BatchStream,
@@ -18,30 +17,30 @@ from gateway.catalog.capabilities import (
     Description,
     ScanReport,
     ScanRequest,
-    Size,
+    TableSize,
 )
 from gateway.catalog.changes import Footprint, Undone, WriteContext
 from gateway.catalog.names import TableName
 from gateway.errors import NotFoundError, RequestError
 from gateway.lake.adopting.adoption import Adopted, Adoption, Limits
 from gateway.lake.adopting.automatic import Numbering, SelfAdopting
+from gateway.lake.commits.landing import Landing
+from gateway.lake.commits.writer_lock import UNGUARDED, WriteGuard
 from gateway.lake.ddl.altering import TableAlterer
+from gateway.lake.reading.column_statistics import column_statistics
 from gateway.lake.reading.reader import Readers
-from gateway.lake.reading.statistics import column_statistics
-from gateway.lake.spark.engine import Spark, State
+from gateway.lake.spark.engine import Spark, SparkState
 from gateway.lake.tables.deletions import deleted_rows
 from gateway.lake.tables.history import parse_moment, parse_version, version_at_time
-from gateway.lake.tables.schemas import shape_of
 from gateway.lake.tables.snapshots import LOG, LogSnapshot, Snapshots
 from gateway.lake.tables.storage import Folder
+from gateway.lake.writing.delta_statements import FullyChangeable, ReadOnly, WriteRoom, abilities, changes_of
 from gateway.lake.writing.idempotency import Answers
-from gateway.lake.writing.pending import Committed, Undoing
+from gateway.lake.writing.pending import Undoing
 from gateway.lake.writing.staging import StagingFolder
-from gateway.lake.writing.statements import FullyChangeable, ReadOnly, WriteRoom, abilities, changes_of
 from gateway.lake.writing.writer import TableWriter
-from gateway.lake.writing.writer_lock import UNGUARDED, WriteGuard
 from gateway.settings import WriteSettings
-from gateway.wire.ddl import Alteration
+from gateway.wire.ddl_messages import Alteration
 from gateway.wire.tickets import Slice, stamp_of
 
 _DELETION_VECTORS = "deletionVectors"
@@ -52,7 +51,6 @@ class DeltaSnapshot:
     """A Delta table at one version, readable by whichever route fits."""
 
     log: LogSnapshot
-    shape: pa.Schema
     readers: Readers
     folder: Folder
 
@@ -65,7 +63,11 @@ class DeltaSnapshot:
         return self.log.table_id
 
     @property
-    def size(self) -> Size:
+    def shape(self) -> pa.Schema:
+        return self.log.shape
+
+    @property
+    def size(self) -> TableSize:
         return self.log.size
 
     @cached_property
@@ -90,7 +92,7 @@ class DeltaSnapshot:
 
 @dataclass(frozen=True)
 class TableTools:
-    """What every Delta table of a gateway works with; `landed` hears of each commit.
+    """What every Delta table of a gateway works with.
 
     With `adopts`, rows without an id of their own are numbered when a statement meets one.
     """
@@ -101,7 +103,6 @@ class TableTools:
     write: WriteSettings
     rowid_column: str
     statistics: bool
-    landed: Callable[[TableName, WriteContext, Committed], None] = lambda _name, _context, _committed: None
     writer_lock: WriteGuard = UNGUARDED
     adopts: bool = False
 
@@ -112,43 +113,28 @@ class DeltaTable:
     def __init__(self, name: TableName, folder: Folder, tools: TableTools) -> None:
         self._name = name
         self._log = folder.child(LOG)
-        self._snapshots = Snapshots(str(name), folder, tools.rowid_column, tools.readers.read_rows)
+        self._snapshots = Snapshots(
+            str(name), folder, tools.rowid_column, tools.readers.read_rows, offers_statistics=tools.statistics
+        )
         self._readers = tools.readers
-        self._statistics = tools.statistics
         self._writer_lock = tools.writer_lock
         self._wait_seconds = tools.write.retry_seconds
-        self._alterer = TableAlterer(
-            str(name),
-            tools.rowid_column,
-            self._snapshots,
-            self._log,
-            tools.spark,
-            tools.write.retry_seconds,
-            tools.writer_lock,
+        self._landing = Landing(
+            str(name), self._snapshots, self._log, tools.spark, tools.write.retry_seconds, tools.writer_lock
         )
-        self._writer = TableWriter(
-            str(name),
-            self._snapshots,
-            self._log,
-            tools.spark,
-            tools.write,
-            tools.staging.settings,
-            tools.writer_lock,
-        )
+        self._rowid_column = tools.rowid_column
+        self._alterer = TableAlterer(self._landing, tools.rowid_column)
+        self._writer = TableWriter(self._landing, tools.write, tools.staging.settings)
         self._write_room = WriteRoom(
             snapshots=self._snapshots,
             writer=self._writer,
             staging=tools.staging,
             answers=Answers(str(name), self._log, self._snapshots.current, tools.write.idempotency_seconds),
-            shape=lambda snapshot: self._told(snapshot).shape,
-            landed=lambda context, committed: tools.landed(name, context, committed),
-            has_engine=tools.spark.state is not State.OFF,
+            has_engine=tools.spark.state is not SparkState.OFF,
         )
-        self._numbering = Numbering(str(name), lambda: self._adopt(tools)) if tools.adopts else None
+        self._numbering = Numbering(str(name), self._adopt) if tools.adopts else None
         self._lock = threading.Lock()
         self._description: Description | None = None
-        # Of each snapshot that somebody still has; the snapshots themselves are kept elsewhere, and not for long.
-        self._shapes: WeakKeyDictionary[LogSnapshot, pa.Schema] = WeakKeyDictionary()
 
     @property
     def name(self) -> TableName:
@@ -185,10 +171,10 @@ class DeltaTable:
             return not same
 
     def current(self) -> DeltaSnapshot:
-        return self._told(self._snapshots.current())
+        return DeltaSnapshot(self._snapshots.current(), self._readers, self._log)
 
     def at(self, version: int) -> DeltaSnapshot:
-        return self._told(self._snapshots.at(version))
+        return DeltaSnapshot(self._snapshots.at(version), self._readers, self._log)
 
     def version_as_of(self, point: AsOf) -> int:
         try:
@@ -209,29 +195,24 @@ class DeltaTable:
             return SelfAdopting(able, self._numbering)
         return able
 
-    def _adopt(self, tools: TableTools) -> Adopted:
-        limits = Limits(retry_seconds=tools.write.retry_seconds)
-        uri = self._snapshots.current().uri
-        with self._writer.beside_others():
-            return Adoption(str(self._name), uri, tools.spark, tools.rowid_column, limits, tools.writer_lock).run()
+    def adoption(self, limits: Limits | None = None) -> Adoption:
+        return Adoption(self._landing, self._rowid_column, limits)
+
+    def _adopt(self) -> Adopted:
+        with self._writer.shared():
+            return self.adoption().run()
 
     def undo(self, transaction: str, context: WriteContext, footprint: Footprint) -> Undone:
         self._writer_lock.refuse_early()
-        done = self._writer.commit(Undoing(transaction, context, footprint))
+        done = self._writer.commit(Undoing(transaction, footprint, context=context))
         return Undone(done.affected, done.version)
 
-    def alter(self, change: Alteration, caller: str) -> int | None:
-        with self.alone():
-            return self._alterer.alter(change, caller)
+    def alter(self, change: Alteration, call: Call) -> int | None:
+        with self.exclusive():
+            return self._alterer.alter(change, call.caller)
 
-    def alone(self) -> contextlib.AbstractContextManager[None]:
-        return self._writer.paused(self._wait_seconds)
+    def exclusive(self) -> contextlib.AbstractContextManager[None]:
+        return self._writer.exclusive(self._wait_seconds)
 
     def retire(self) -> None:
         self._snapshots.close()
-
-    def _told(self, snapshot: LogSnapshot) -> DeltaSnapshot:
-        shape = self._shapes.get(snapshot)
-        if shape is None:
-            shape = self._shapes.setdefault(snapshot, shape_of(snapshot.schema, statistics=self._statistics))
-        return DeltaSnapshot(snapshot, shape, self._readers, self._log)

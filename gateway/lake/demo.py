@@ -16,7 +16,8 @@ from typing import Any
 import structlog
 
 from gateway.errors import GatewayError, InternalError, RequestError
-from gateway.lake.spark.engine import Profile, Spark, table_at
+from gateway.lake.spark.engine import Profile, Spark
+from gateway.lake.sql.quoting import table_at
 
 log = structlog.get_logger(__name__)
 

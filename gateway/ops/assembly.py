@@ -9,38 +9,38 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from gateway.catalog.changes import Traces, WriteContext
-from gateway.catalog.names import TableName, check_name
+from gateway.catalog.changes import Traces
+from gateway.catalog.editing import Editors
+from gateway.catalog.names import check_name
 from gateway.catalog.registry import Catalog, Catalogs
 from gateway.errors import UnavailableError
 from gateway.flight.actions import Actions
+from gateway.flight.admission import Gate
 from gateway.flight.browsing import Browsing
-from gateway.flight.contexts import WriteContexts
-from gateway.flight.ddl import Ddl, Editors
+from gateway.flight.ddl_actions import DdlActions
 from gateway.flight.exchanges import Exchanges
-from gateway.flight.fillings import Fillings
-from gateway.flight.gate import Gate
+from gateway.flight.pending_creations import PendingCreations
 from gateway.flight.puts import Puts
 from gateway.flight.scans import Scans
 from gateway.flight.server import FlightServer
+from gateway.flight.statements import Statements
 from gateway.flight.streams import ScanStreams
-from gateway.flight.transactions import TransactionActions
-from gateway.flight.uploads import Uploads
+from gateway.flight.transaction_actions import TransactionActions
+from gateway.flight.upload_watch import UploadWatch
+from gateway.lake.commits.writer_lock import WriterLocks
+from gateway.lake.ddl.editable_warehouse import EditableWarehouse
 from gateway.lake.ddl.spark_alter import forget_log
-from gateway.lake.ddl.warehouse import EditableWarehouse
 from gateway.lake.delta_table import DeltaTable, TableTools
 from gateway.lake.reading.reader import Readers
-from gateway.lake.spark.engine import Profile, Spark, State
+from gateway.lake.spark.engine import Profile, Spark, SparkState
 from gateway.lake.tables.storage import Folder
-from gateway.lake.writing.pending import Committed
 from gateway.lake.writing.staging import StagingFolder
 from gateway.lake.writing.traces import traces_of
-from gateway.lake.writing.writer_lock import WriterLocks
 from gateway.settings import CatalogSettings, Settings
 from gateway.telemetry import metrics
 from gateway.transactions.ids import TransactionId
 from gateway.transactions.manager import TransactionManager
-from gateway.wire.filters import FilterLimits
+from gateway.wire.filter_parser import FilterLimits
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Lake:
 class Service:
     lake: Lake
     streams: ScanStreams
-    uploads: Uploads
+    uploads: UploadWatch
     gate: Gate
     server: FlightServer
 
@@ -74,7 +74,7 @@ def build_lake(settings: Settings, spark: Spark | None = None) -> Lake:
 
     def find_in_log(transaction: TransactionId, issued_ms: int) -> Traces:
         tables = [table for catalog in catalogs for table in catalog.listing().tables.values()]
-        # The log of a table that cannot be served may tell of the transaction all the same.
+        # The log of a table that cannot be served may record the transaction all the same.
         tables += [catalog.source.open(name) for catalog in catalogs for name, _ in catalog.listing().broken.values()]
         logs: dict[Hashable, Folder] = {
             table.name.key: table.log_folder for table in tables if isinstance(table, DeltaTable)
@@ -86,12 +86,6 @@ def build_lake(settings: Settings, spark: Spark | None = None) -> Lake:
     )
     staging = StagingFolder(settings.staging)
 
-    def landed(name: TableName, context: WriteContext, committed: Committed) -> None:
-        if context.refusal is None:
-            # What was written under another transaction, and only answered again, is not this one's to take back.
-            version = None if committed.is_repeat else committed.version
-            transactions.wrote(context.transaction, name.key, version, committed.row_ids)
-
     tools = TableTools(
         readers,
         spark,
@@ -99,7 +93,6 @@ def build_lake(settings: Settings, spark: Spark | None = None) -> Lake:
         settings.write,
         settings.rowids.column,
         settings.scan.statistics,
-        landed,
         adopts=settings.rowids.adopt == "auto",
     )
 
@@ -107,7 +100,7 @@ def build_lake(settings: Settings, spark: Spark | None = None) -> Lake:
     locks = WriterLocks(spark, roots)
 
     def replaced(uri: str) -> None:
-        if spark.state is State.READY:
+        if spark.state is SparkState.READY:
             with spark.session(Profile.LATENCY) as session:
                 forget_log(session, uri)
 
@@ -138,16 +131,22 @@ def build_service(settings: Settings, spark: Spark | None = None) -> Service:
     limits = FilterLimits(settings.filters.depth, settings.filters.in_items, settings.limits.field_bytes)
     scans = Scans(lake.catalogs, transactions, streams, limits)
     browsing = Browsing(lake.catalogs, scans)
-    contexts = WriteContexts(transactions)
     gate = Gate()
-    uploads = Uploads(settings.limits, streams.is_scanning)
-    puts = Puts(lake.catalogs, contexts.of_caller, contexts.outcome, uploads, settings.limits.returned_bytes)
-    transaction_actions = TransactionActions(lake.catalogs, transactions)
+    statements = Statements(transactions, settings.limits)
+    uploads = UploadWatch(settings.limits, streams)
+    puts = Puts(lake.catalogs, statements, uploads, settings.limits)
     editors = Editors(lake.catalogs)
-    fillings = Fillings(lambda catalog: editors.get(catalog)[1], transactions.issued_ms)
-    ddl = Ddl(editors, browsing, fillings, transactions)
-    actions = Actions(lake.catalogs, browsing, scans, puts, transaction_actions, settings.limits, ddl.actions())
-    exchanges = Exchanges(lake.catalogs, contexts, uploads, fillings)
+    creations = PendingCreations(editors, transactions)
+    actions = Actions(
+        lake.catalogs,
+        browsing,
+        scans,
+        puts,
+        TransactionActions(lake.catalogs, transactions),
+        DdlActions(editors, browsing, creations, transactions),
+        settings.limits,
+    )
+    exchanges = Exchanges(lake.catalogs, statements, uploads, creations)
     address = f"{settings.flight.host}:{settings.flight.port}"
     try:
         server = FlightServer(f"grpc://{address}", actions, browsing, scans, exchanges, puts, gate)
@@ -175,6 +174,6 @@ def _root(settings: CatalogSettings, *, fsync: bool) -> Folder | None:
     return None if settings.warehouse is None else Folder.open(settings.warehouse, fsync=fsync)
 
 
-def _show_spark_state(state: State) -> None:
-    for each in State:
+def _show_spark_state(state: SparkState) -> None:
+    for each in SparkState:
         metrics.SPARK_STATE.labels(each.value).set(each is state)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import flight
 
-from gateway.wire.packing import compress, contents, pack
+from gateway.wire.packing import compress, pack
 
 STATISTICS_KEY = b"can_produce_statistics"
 CHECKS_KEY = b"check_constraints"
@@ -71,7 +73,7 @@ def encode_listing(schemas: Iterable[SchemaEntry], version: int) -> bytes:
                 "name": schema.name,
                 "description": schema.description,
                 "tags": {},
-                "contents": contents(schema.tables),
+                "contents": encode_contents(schema.tables),
                 "is_default": False,
             }
             for schema in schemas
@@ -79,6 +81,12 @@ def encode_listing(schemas: Iterable[SchemaEntry], version: int) -> bytes:
         "version_info": encode_version(version),
     }
     return compress(pack(root))
+
+
+def encode_contents(tables: Sequence[bytes]) -> dict[str, Any]:
+    """A schema's tables, inline, with the hash that the client checks."""
+    envelope = compress(pack(list(tables)))
+    return {"sha256": hashlib.sha256(envelope).hexdigest(), "url": None, "serialized": envelope}
 
 
 def encode_version(version: int) -> dict[str, int | bool]:

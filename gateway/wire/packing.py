@@ -7,8 +7,7 @@ array-encoded structure is the compressed envelope.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgpack
@@ -123,9 +122,3 @@ def _key(what: str, key: Any) -> str:
 def compress(payload: bytes) -> bytes:
     """The envelope `[length, zstd bytes]`; the client allocates exactly `length` bytes."""
     return pack([len(payload), _ZSTD.compress(payload, asbytes=True)])
-
-
-def contents(elements: Sequence[bytes]) -> dict[str, Any]:
-    """A schema's objects, inline, with the hash that the client checks."""
-    envelope = compress(pack(list(elements)))
-    return {"sha256": hashlib.sha256(envelope).hexdigest(), "url": None, "serialized": envelope}

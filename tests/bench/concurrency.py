@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from gateway.lake.spark.engine import Profile, Spark, table_at
+from gateway.lake.spark.engine import Profile, Spark
+from gateway.lake.sql.quoting import table_at
 from gateway.ops.lifecycle import Gateway
 from tests.airport import AirportClient
 from tests.bench.data import Data

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from gateway.lake.spark.engine import table_at
+from gateway.lake.sql.quoting import table_at
 
 FORMAT = 1  # raise it when the tables change: older ones are then left alone and new ones made
 FILES = 80

@@ -15,7 +15,8 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
-from gateway.lake.spark.engine import Profile, Spark, table_at
+from gateway.lake.spark.engine import Profile, Spark
+from gateway.lake.sql.quoting import table_at
 from gateway.settings import SparkSettings
 from tests.airport import AirportClient, Flight, Scan
 from tests.airport.steps import Binding

@@ -20,8 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import write_deltalake
 
-from gateway.lake.spark.engine import Profile, Spark, table_at
+from gateway.lake.spark.engine import Profile, Spark
 from gateway.lake.spark.log_store import FSYNC
+from gateway.lake.sql.quoting import table_at
 from gateway.ops.lifecycle import Gateway
 from gateway.settings import SparkSettings
 from tests.airport import AirportClient

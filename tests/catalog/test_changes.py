@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from gateway.catalog.calls import Call
 from gateway.catalog.changes import (
     BatchDeletable,
     BatchUpdatable,
@@ -46,8 +47,8 @@ IDS = pa.schema([ROWID])
 STRICT = WriteOptions(strict=True)
 LENIENT = WriteOptions()
 RETURNING = WriteOptions(returning=True, strict=True)
-HERE = WriteContext("tester")
-GONE = WriteContext("tester", is_cancelled=lambda: True)
+HERE = WriteContext(Call(caller="tester"))
+GONE = WriteContext(Call(caller="tester", is_cancelled=lambda: True))
 
 
 class BothUpdates(UpdatesBatches, UpdatesRows):

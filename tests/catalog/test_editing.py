@@ -10,7 +10,7 @@ import pytest
 from gateway.catalog.editing import Editor
 from gateway.catalog.names import TableName
 from gateway.errors import UnsupportedError
-from gateway.wire.ddl import DropNotNull, OnConflict, TableDefinition
+from gateway.wire.ddl_messages import DropNotNull, OnConflict, TableDefinition
 from tests.doubles import MemorySource, MemoryTable, memory_catalog
 
 DATA = pa.table({"a": [1]})

@@ -7,22 +7,25 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
+from gateway.catalog.editing import Editors
 from gateway.catalog.names import TableName
 from gateway.catalog.registry import Catalogs
 from gateway.flight.actions import Actions
+from gateway.flight.admission import Gate
 from gateway.flight.browsing import Browsing
-from gateway.flight.contexts import WriteContexts
+from gateway.flight.ddl_actions import DdlActions
 from gateway.flight.exchanges import Exchanges
-from gateway.flight.gate import Gate
+from gateway.flight.pending_creations import PendingCreations
 from gateway.flight.puts import Puts
 from gateway.flight.scans import Scans
 from gateway.flight.server import FlightServer
+from gateway.flight.statements import Statements
 from gateway.flight.streams import ScanStreams
-from gateway.flight.transactions import TransactionActions
-from gateway.flight.uploads import Uploads
+from gateway.flight.transaction_actions import TransactionActions
+from gateway.flight.upload_watch import UploadWatch
 from gateway.settings import LimitSettings, ScanSettings, TransactionSettings
 from gateway.transactions.manager import TransactionManager
-from gateway.wire.filters import FilterLimits
+from gateway.wire.filter_parser import FilterLimits
 from tests.airport import AirportClient
 from tests.doubles import MemorySource, MemoryTable, memory_catalog
 
@@ -39,12 +42,15 @@ class MemoryService:
         self.gate = Gate()
         scans = Scans(self.catalogs, self.transactions, self.streams, FilterLimits())
         browsing = Browsing(self.catalogs, scans)
-        contexts = WriteContexts(self.transactions)
-        self.uploads = Uploads(limits, self.streams.is_scanning)
-        puts = Puts(self.catalogs, contexts.of_caller, contexts.outcome, self.uploads, limits.returned_bytes)
+        statements = Statements(self.transactions, limits)
+        self.uploads = UploadWatch(limits, self.streams)
+        puts = Puts(self.catalogs, statements, self.uploads, limits)
         transaction_actions = TransactionActions(self.catalogs, self.transactions)
-        actions = Actions(self.catalogs, browsing, scans, puts, transaction_actions, limits)
-        exchanges = Exchanges(self.catalogs, contexts, self.uploads)
+        editors = Editors(self.catalogs)
+        creations = PendingCreations(editors, self.transactions)
+        ddl = DdlActions(editors, browsing, creations, self.transactions)
+        actions = Actions(self.catalogs, browsing, scans, puts, transaction_actions, ddl, limits)
+        exchanges = Exchanges(self.catalogs, statements, self.uploads, creations)
         self.server = FlightServer("grpc://127.0.0.1:0", actions, browsing, scans, exchanges, puts, self.gate)
         self.location = f"grpc://127.0.0.1:{self.server.port}"
 
@@ -61,7 +67,7 @@ def start_service() -> Iterator[Callable[..., MemoryService]]:
     ) -> MemoryService:
         service = MemoryService(ScanSettings(**scan), limits or LimitSettings(), transactions or TransactionSettings())
         service.streams.start()
-        service.uploads.start(service.server.cut_if_alone)
+        service.uploads.start(service.server)
         running.append(service)
         return service
 

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import flight
 
-from gateway.catalog.capabilities import Readable
 from gateway.catalog.changes import Operation, Statement, WriteContext, WriteOptions, find_rowid_column
 from gateway.catalog.names import TableName
 from gateway.catalog.registry import Catalogs
 from gateway.errors import CancelledError, NotFoundError, RequestError
-from gateway.flight.boundary import Path, errors_as_flight, outcome_of
-from gateway.flight.middleware import KEY, CallMiddlewareFactory, headers_of
+from gateway.flight.admission import KEY, CallMiddlewareFactory, call_of
+from gateway.flight.boundary import ErrorForm, errors_as_flight, outcome_of
 from gateway.flight.puts import Puts
-from gateway.wire.headers import CallHeaders
-from gateway.wire.json_dialect import Command
-from tests.doubles import MemorySource, MemoryTable, memory_catalog, told
+from gateway.flight.statements import Statements
+from gateway.flight.upload_watch import UploadWatch
+from gateway.settings import LimitSettings, TransactionSettings
+from gateway.transactions.manager import TransactionManager
+from tests.doubles import MemorySource, MemoryTable, declared_shape, memory_catalog
 
 Row = dict[str, Any]
 
@@ -85,8 +87,7 @@ class MemoryStatement:
 
     @property
     def reply_schema(self) -> pa.Schema:
-        shape = told(self._table.versions[-1]).remove_metadata()
-        return pa.schema([shape.field(name) for name in self._options.columns or shape.names])
+        return declared_shape(self._table.versions[-1]).remove_metadata()
 
     def add(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
         self._table.before_add()
@@ -194,6 +195,11 @@ class BothForms(ListForms, BatchForms):
     """Has every ability there is."""
 
 
+class NoScans:
+    def is_scanning(self, _transaction: str | None) -> bool:
+        return False
+
+
 class PutServer(flight.FlightServerBase):
     """DoPut and `delete` over in-memory tables, and how each call ended."""
 
@@ -202,34 +208,32 @@ class PutServer(flight.FlightServerBase):
         self.source = MemorySource()
         self.catalog = memory_catalog(self.source)
         self.outcomes: list[str] = []
-        self.read_versions: list[int | None] = []
-        self._puts = Puts(Catalogs([self.catalog], "lake"), self._context, **limits)
+        self.transactions = TransactionManager(TransactionSettings())
+        bounds = LimitSettings(**limits)
+        statements = Statements(self.transactions, bounds)
+        self.puts = Puts(Catalogs([self.catalog], "lake"), statements, UploadWatch(bounds, NoScans()), bounds)
         self.location = f"grpc://127.0.0.1:{self.port}"
 
     def add(self, kind: type[MemoryRows], data: pa.Table, table: str = "events", schema: str = "analytics") -> Any:
         return self.source.add(kind(TableName("lake", schema, table), data))
 
     def do_put(self, context: flight.ServerCallContext, descriptor: Any, reader: Any, writer: Any) -> None:
-        self._told(lambda: self._puts.put(headers_of(context), descriptor, reader, writer, context.is_cancelled))
+        with self._translated():
+            self.puts.put(call_of(context), descriptor, reader, writer)
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[bytes]:
-        body = action.body.to_pybytes()
-        return [self._told(lambda: self._puts.delete(headers_of(context), body, context.is_cancelled))]
+        with self._translated():
+            return [self.puts.delete(call_of(context), action.body.to_pybytes())]
 
-    def _told(self, work: Callable[[], Any]) -> Any:
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
         failure: BaseException | None = None
         try:
-            with errors_as_flight(Path.CODED):
+            with errors_as_flight(ErrorForm.CODED):
                 try:
-                    return work()
+                    yield
                 except BaseException as error:
                     failure = error
                     raise
         finally:
             self.outcomes.append(outcome_of(failure))
-
-    def _context(
-        self, headers: CallHeaders, _table: Readable, command: Command, is_cancelled: Callable[[], bool]
-    ) -> WriteContext:
-        self.read_versions.append(command.read_version)
-        return WriteContext("tester", headers.transaction, command.read_version, is_cancelled=is_cancelled)

@@ -1,4 +1,4 @@
-"""Constraints on the way to a commit: whoever breaks one is told which, and nothing is written."""
+"""Constraints on the way to a commit: whoever breaks one learns which, and nothing is written."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_keys_hold_on_the_state_after_an_update(writer: AirportClient, lake: Lak
     ]:
         assert sql_error(lambda: update(*values, sets=sets)) == (CONSTRAINT, words)  # noqa: B023
     assert version_of(lake, "t") == before
-    # k = k + 1 and swaps are legal; of doubled ids the last value counts, and unknown ids write nothing.
+    # k = k + 1 and swaps are legal; of duplicate ids the last value counts, and unknown ids write nothing.
     shifted = [(99, FIRST, 0), (11, SECOND, 0), (12, FIRST, 1), (13, FIRST, 2), (14, None, 3), (11, FIRST, 77)]
     assert update(*shifted, sets="kb") == 4
     assert all_rows(writer, lake) == [

@@ -15,6 +15,7 @@ import pytest
 from deltalake import DeltaTable
 from pyarrow import flight
 
+from gateway.catalog.calls import Call
 from gateway.catalog.changes import Footprint, Undone, WriteContext
 from gateway.errors import ConflictError
 from gateway.lake.writing import preparation
@@ -213,7 +214,7 @@ def test_of_two_transactions_that_change_one_row_the_first_wins(
 
 
 def test_many_clients_add_to_one_row_and_nothing_is_lost(gateway: Gateway, client: AirportClient, lake: Lake) -> None:
-    """Each either adds one or is told that it conflicts."""
+    """Each either adds one or is refused as a conflict."""
     numbers(lake, rows=1)
     start = threading.Barrier(6)
 
@@ -239,7 +240,7 @@ def test_many_clients_add_to_one_row_and_nothing_is_lost(gateway: Gateway, clien
 
 
 def undo(gateway: Gateway, lake: Lake, transaction: Any) -> Undone:
-    context, anywhere = WriteContext("anonymous"), Footprint()
+    context, anywhere = WriteContext(Call()), Footprint()
     undone: Undone = table_of(gateway, lake).undo(transaction.id or "never used", context, anywhere)
     return undone
 

@@ -108,8 +108,8 @@ def test_a_table_with_widened_types_takes_every_statement(client: AirportClient,
     assert client.update(schema, "w", change, sets=["v"]).total_changed == 1
     gone = client.delete(schema, "w", [0], returning=True)
     assert [(row["k"], str(row["n"])) for row in returned(gone)] == [(1, "1.2500")]
-    doubled = pa.record_batch({"k": pa.array([5_000_000_000], pa.int64())})
-    assert sql_error(lambda: client.insert(schema, "w", doubled))[0] == "ConstraintException"
+    duplicate = pa.record_batch({"k": pa.array([5_000_000_000], pa.int64())})
+    assert sql_error(lambda: client.insert(schema, "w", duplicate))[0] == "ConstraintException"
     new = pa.record_batch({"k": pa.array([6_000_000_000], pa.int64())})
     assert client.insert(schema, "w", new).total_changed == 1
     assert rows() == [

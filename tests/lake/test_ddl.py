@@ -17,14 +17,14 @@ from deltalake import DeltaTable, write_deltalake
 from gateway.catalog.editing import Editor
 from gateway.catalog.registry import Catalog
 from gateway.errors import GatewayError, NotFoundError, PreconditionError, RequestError, UnavailableError
-from gateway.lake.ddl.warehouse import EditableWarehouse
+from gateway.lake.ddl.editable_warehouse import EditableWarehouse
 from gateway.lake.delta_table import DeltaTable as ServedTable
 from gateway.lake.delta_table import TableTools
 from gateway.lake.reading.reader import Readers
 from gateway.lake.tables.storage import Folder
 from gateway.lake.writing.staging import StagingFolder
 from gateway.settings import DdlSettings, ScanSettings, StagingSettings, WriteSettings
-from gateway.wire.ddl import OnConflict, TableDefinition
+from gateway.wire.ddl_messages import OnConflict, TableDefinition
 from tests.airport.arrow_types import duckdb_type
 from tests.doubles import run_in_turn
 from tests.lake.reading import NO_SPARK
@@ -355,13 +355,13 @@ def crash_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return arm
 
 
-def _fill(room: Room, *, filled: bool) -> None:
+def _fill(room: Room, *, complete: bool) -> None:
     table, _ = room.editor.create_table("s", "new", ONE, OnConflict.ERROR)
-    room.editor.begin_filling(table)
-    if filled:
+    room.editor.begin_creation(table)
+    if complete:
         name = str(room.root / "s" / "new" / "_delta_log" / f"{1:020}.json")
         Path(name).write_text('{"commitInfo":{"timestamp":0,"operation":"WRITE","operationParameters":{}}}\n')
-    room.editor.end_filling(table, filled=filled)
+    room.editor.end_creation(table, complete=complete)
 
 
 CHANGES: dict[str, tuple[Callable[[Room], object], list[dict[str, int]]]] = {
@@ -374,8 +374,8 @@ CHANGES: dict[str, tuple[Callable[[Room], object], list[dict[str, int]]]] = {
     ),
     "drop": (lambda room: room.editor.drop_table("s", "t", ignore_not_found=False), [{"s.t": 1}, {}]),
     "rename": (lambda room: room.editor.rename_table(room.catalog.table("s", "t"), "u"), [{"s.t": 1}, {"s.u": 1}]),
-    "create as": (lambda room: _fill(room, filled=True), [{"s.t": 1}, {"s.t": 1, "s.new": 1}]),
-    "failed create as": (lambda room: _fill(room, filled=False), [{"s.t": 1}, {"s.t": 1, "s.new": 1}]),
+    "create as": (lambda room: _fill(room, complete=True), [{"s.t": 1}, {"s.t": 1, "s.new": 1}]),
+    "failed create as": (lambda room: _fill(room, complete=False), [{"s.t": 1}, {"s.t": 1, "s.new": 1}]),
 }
 
 
@@ -452,11 +452,11 @@ def test_a_change_under_way_is_not_taken_for_a_crash(room: Room, monkeypatch: py
 def test_rows_that_are_on_their_way_are_not_taken_for_a_crash(room: Room) -> None:
     """Its JVM died and the right to write was taken anew in the middle of CREATE TABLE AS."""
     table, _ = room.editor.create_table("s", "new", ONE, OnConflict.ERROR)
-    room.editor.begin_filling(table)
+    room.editor.begin_creation(table)
     room.holding = object()
     assert room.warehouse.tend() is False
     assert room.tables() == {"s.new": 1}
-    room.editor.end_filling(table, filled=True)
+    room.editor.end_creation(table, complete=True)
     assert room.tables() == {"s.new": 1}
     assert leftovers(room.root) == []
 
@@ -465,7 +465,7 @@ def test_rows_that_were_on_their_way_when_the_process_ended_take_their_new_table
     start: Callable[..., Room], room: Room
 ) -> None:
     table, _ = room.editor.create_table("s", "new", ONE, OnConflict.ERROR)
-    room.editor.begin_filling(table)
+    room.editor.begin_creation(table)
     again = start()
     again.warehouse.tend()
     assert again.tables() == {}

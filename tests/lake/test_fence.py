@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pyspark.sql import functions
 
-from gateway.lake.writing.commits import Failure, explain
-from gateway.lake.writing.fence import fenced
+from gateway.lake.commits.failures import Failure, explain
+from gateway.lake.commits.fence import fenced
 
 
 @pytest.mark.parametrize("name", ["plain", "a,b {c,d} [e] * ? ^ é", "100% \\, {", "a+b #c&d=e;f"])

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from gateway.catalog.calls import Call
 from gateway.catalog.changes import Operation, WriteContext
 from gateway.errors import CancelledError, OutcomeUnknownError, PreconditionError, RequestError
+from gateway.lake.commits.notes import CommitNote, StatementNote
 from gateway.lake.tables.id_sets import IdSet
 from gateway.lake.tables.storage import Folder
-from gateway.lake.writing.commits import CommitNote, StatementNote
 from gateway.lake.writing.idempotency import Answers, digest_of
 from gateway.lake.writing.pending import Committed
 from gateway.lake.writing.staging import StagedRows, StagingFolder
@@ -58,7 +60,22 @@ def log(tmp_path: Path) -> Log:
 
 
 def of(key: str | None, caller: str = "me", is_cancelled: Callable[[], bool] = lambda: False) -> WriteContext:
-    return WriteContext(caller, idempotency_key=key, is_cancelled=is_cancelled)
+    return WriteContext(Call(caller=caller, is_cancelled=is_cancelled), idempotency_key=key)
+
+
+@dataclass(frozen=True)
+class InTransaction:
+    transaction: str
+    is_refused: bool = False
+    since: int | None = None
+    is_stopped: bool = False
+
+    def refusal(self) -> PreconditionError | None:
+        return PreconditionError("not active") if self.is_refused else None
+
+    def begin_commit(self) -> None: ...
+
+    def wrote(self, version: int | None, row_ids: Container[int]) -> None: ...
 
 
 def never() -> Committed:
@@ -218,12 +235,14 @@ def test_keys_belong_to_the_table_and_not_to_its_name(log: Log) -> None:
 
 
 def test_a_statement_that_was_refused_gets_its_first_answer_and_nothing_else(log: Log) -> None:
+    me = Call(caller="me")
+
     def again(key: str, transaction: str) -> WriteContext:
-        return WriteContext("me", transaction, idempotency_key=key, refusal=lambda: PreconditionError("not active"))
+        return WriteContext(me, InTransaction(transaction, is_refused=True), idempotency_key=key)
 
     log.add(StatementNote("insert", "me", 1, "tx1", key="a", digest="d"))
     answers = log.answers()
-    answers.once(WriteContext("me", "tx2", idempotency_key="b"), "d", lambda: Committed(2, 5))
+    answers.once(WriteContext(me, InTransaction("tx2"), idempotency_key="b"), "d", lambda: Committed(2, 5))
     assert answers.once(again("a", "tx1"), "d", never) == Committed(1, 0)
     assert answers.once(again("b", "tx2"), "d", never) == Committed(2, 5)
     for key, transaction in (("a", "tx2"), ("c", "tx1")):

@@ -10,9 +10,9 @@ import pytest
 
 from gateway.catalog.changes import Footprint, Trace, Undone
 from gateway.errors import PreconditionError
+from gateway.lake.commits.notes import CommitNote, StatementNote
 from gateway.lake.tables.storage import Folder
 from gateway.lake.writing import traces
-from gateway.lake.writing.commits import CommitNote, StatementNote
 from gateway.lake.writing.traces import traces_of
 from gateway.lake.writing.undo import Written, find_written
 

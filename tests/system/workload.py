@@ -75,7 +75,7 @@ class Ledger:
 
 def make_tables(session: object, warehouse: Path) -> None:
     """The tables that clients work on; keys are such that only Spark can write them down."""
-    from gateway.lake.spark.engine import table_at
+    from gateway.lake.sql.quoting import table_at
 
     def create(name: str, rows: list[tuple[int, int]], properties: str = "") -> None:
         place = table_at(str(warehouse / SCHEMA / name))

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import hashlib
-
 import msgpack
 import pyarrow as pa
 import pytest
@@ -9,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import RequestError
-from gateway.wire.packing import Fields, compress, contents, unpack_map
+from gateway.wire.packing import Fields, compress, unpack_map
 
 
 def test_the_envelope_says_the_exact_length() -> None:
@@ -55,10 +53,3 @@ def test_a_defect_names_the_action_and_the_field(fields, read, rule) -> None:
     with pytest.raises(RequestError) as refused:
         read(Fields("act", fields))
     assert refused.value.message == f"act: field {rule}"
-
-
-def test_contents_carry_the_hash_of_their_bytes() -> None:
-    made = contents([b"one", b"two"])
-    assert made["sha256"] == hashlib.sha256(made["serialized"]).hexdigest()
-    length, payload = msgpack.unpackb(made["serialized"])
-    assert msgpack.unpackb(pa.Codec("zstd").decompress(payload, length)) == [b"one", b"two"]

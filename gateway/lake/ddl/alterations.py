@@ -22,13 +22,12 @@ from gateway.lake.ddl.definitions import (
     new_column,
     set_default,
 )
-from gateway.lake.ddl.rewriting import Rewrite
-from gateway.lake.duck.expressions import check_expression
-from gateway.lake.spark.engine import quoted
+from gateway.lake.duck.expressions import RowExpression, check_expression
 from gateway.lake.sql.checks import CheckText, columns_of, parse_constraint, renamed, translate_check
+from gateway.lake.sql.quoting import quoted
 from gateway.lake.tables.schemas import DEFAULT_TEXT
 from gateway.lake.values.types import ANNOTATION_KEY, StoredForm, form_of
-from gateway.wire.ddl import (
+from gateway.wire.ddl_messages import (
     AddColumn,
     AddConstraint,
     AddField,
@@ -64,6 +63,19 @@ class EveryRow:
 
     condition: str
     original: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """The values of a column anew: `expression` over the old rows' `inputs`, stored in this `form`."""
+
+    expression: RowExpression
+    inputs: tuple[StoredForm, ...]
+    form: StoredForm
+
+    @property
+    def column(self) -> str:
+        return self.form.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +191,7 @@ def _change_type(change: ChangeColumnType, definition: Definition) -> Plan:
 def _rewrite(change: ChangeColumnType, definition: Definition, wanted: Json) -> Rewrite:
     forms, new = [_form(each) for each in definition.columns()], _form(wanted)
     try:
-        expression = check_expression(change.expression, [form.told for form in forms], new.told)
+        expression = check_expression(change.expression, [form.declared for form in forms], new.declared)
     except RequestError as error:
         raise RequestError(f"column '{new.name}': {error.message}") from error
     # A constant needs rows all the same, and the column itself has them.

@@ -1,7 +1,7 @@
 """What must be finished after a crash: notes of changes that take more than one step.
 
 A note is written before the first step and removed after the last. Whether a change
-was done can be told from its folders, so finishing a note again does no harm.
+was done can be seen from its folders, so finishing a note again does no harm.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Moves:
 
 
 @dataclass(frozen=True, slots=True)
-class Filling:
+class PendingCreation:
     """A new table whose first rows are on their way; without them it goes again."""
 
     schema: str
@@ -40,7 +40,7 @@ class Journal:
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
 
-    def write(self, note: Moves | Filling) -> str:
+    def write(self, note: Moves | PendingCreation) -> str:
         name = f"{uuid.uuid4()}{_SUFFIX}"
         self._folder.create()
         # Hidden until it is whole: a note that was cut off is no note.
@@ -51,7 +51,7 @@ class Journal:
     def remove(self, name: str) -> None:
         self._folder.remove_file(name)
 
-    def notes(self) -> Iterator[tuple[str, Moves | Filling]]:
+    def notes(self) -> Iterator[tuple[str, Moves | PendingCreation]]:
         for name in sorted(self._folder.files()):
             if name.endswith(_SUFFIX) and not name.startswith("."):
                 yield name, _decode(json.loads(self._folder.read_file(name)))
@@ -63,15 +63,15 @@ class Journal:
                 self._folder.remove_file(name)
 
 
-def _encode(note: Moves | Filling) -> dict[str, object]:
+def _encode(note: Moves | PendingCreation) -> dict[str, object]:
     match note:
         case Moves(steps):
             return {"moves": steps}
-        case Filling(schema, table, identity):
+        case PendingCreation(schema, table, identity):
             return {"filling": [schema, table, identity]}
 
 
-def _decode(document: dict[str, Any]) -> Moves | Filling:
+def _decode(document: dict[str, Any]) -> Moves | PendingCreation:
     if "filling" in document:
-        return Filling(*document["filling"])
+        return PendingCreation(*document["filling"])
     return Moves(tuple((tuple(start), tuple(goal)) for start, goal in document["moves"]))

@@ -17,43 +17,28 @@ import re
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.sql import functions
+from pyspark.sql.types import StructType
 
 import gateway
 from gateway.errors import GatewayError, RequestError
-from gateway.lake.duck.expressions import SECONDS, EvaluationError, Evaluator, RowExpression
+from gateway.lake.ddl.alterations import Rewrite
+from gateway.lake.duck.expressions import SECONDS, EvaluationError, Evaluator
 from gateway.lake.duck.sealed import MEMORY_BYTES
-from gateway.lake.spark.engine import quoted
+from gateway.lake.sql.quoting import quoted
 from gateway.lake.values.codec import decode, encode
-from gateway.lake.values.types import StoredForm
 
 _FAILED = re.compile(rf"{EvaluationError.__name__}: (.+)")
 _WORKER_BYTES = 2 * MEMORY_BYTES  # for DuckDB and for what it does not count
 
 
-@dataclass(frozen=True, slots=True)
-class Rewrite:
-    """The values of a column anew: `expression` over the old rows' `inputs`, kept as `form` says."""
-
-    expression: RowExpression
-    inputs: tuple[StoredForm, ...]
-    form: StoredForm
-
-    @property
-    def column(self) -> str:
-        return self.form.name
-
-
 def new_values(rewrite: Rewrite) -> Any:
     """The new column of Spark's; RequestError where DuckDB cannot compute it."""
-    from pyspark import cloudpickle
-    from pyspark.sql import functions
-    from pyspark.sql.types import StructType
-
     if rewrite.expression.refusal is not None:
         raise RequestError(f"column '{rewrite.column}' cannot be changed: {rewrite.expression.refusal}")
     field = {"name": rewrite.column, "type": rewrite.form.delta, "nullable": True, "metadata": {}}
@@ -77,7 +62,7 @@ def naming(column: str) -> Iterator[None]:
 
 def _computation(rewrite: Rewrite) -> Callable[[Iterator[pa.Array]], Iterator[pa.Array]]:
     expression, inputs, form = rewrite.expression, rewrite.inputs, rewrite.form
-    schema = pa.schema([each.told for each in inputs])
+    schema = pa.schema([each.declared for each in inputs])
 
     def compute(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:  # Spark goes by these types
         with _bounded_memory(), Evaluator(expression) as evaluator:
@@ -85,8 +70,10 @@ def _computation(rewrite: Rewrite) -> Callable[[Iterator[pa.Array]], Iterator[pa
                 stored = batch if isinstance(batch, tuple) else (batch,)  # a single column comes by itself
                 faulthandler.dump_traceback_later(2 * SECONDS, exit=True)
                 try:
-                    told = [decode(array, each, each.told.type) for array, each in zip(stored, inputs, strict=True)]
-                    values = evaluator.evaluate(pa.record_batch(told, schema=schema))
+                    declared = [
+                        decode(array, each, each.declared.type) for array, each in zip(stored, inputs, strict=True)
+                    ]
+                    values = evaluator.evaluate(pa.record_batch(declared, schema=schema))
                     yield encode(values, form)
                 except GatewayError as error:
                     raise EvaluationError(f"cannot be computed: {error.message}") from None

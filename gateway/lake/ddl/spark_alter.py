@@ -7,17 +7,18 @@ and checks along, and a crash in between must not leave one without the other.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gateway.errors import ConstraintError, PreconditionError
-from gateway.lake.ddl.alterations import EveryRow, NoDuplicates, NoNulls, Plan
-from gateway.lake.ddl.definitions import Definition
-from gateway.lake.ddl.rewriting import Rewrite, naming, new_values
-from gateway.lake.spark.engine import quoted
+from pyspark.sql import DataFrame, functions
 
-_NOTE = "spark.databricks.delta.commitInfo.userMetadata"
+from gateway.errors import ConstraintError, PreconditionError
+from gateway.lake.commits.delta_log import commit_by_hand, delta_log, replace_files, seq, start_transaction
+from gateway.lake.ddl.alterations import EveryRow, NoDuplicates, NoNulls, Plan, Rewrite
+from gateway.lake.ddl.definitions import Definition
+from gateway.lake.ddl.rewriting import naming, new_values
+from gateway.lake.sql.quoting import quoted
+
 _TABLE_FEATURES_VERSION = 7
 _CLUSTERING = "clustering"
 _APPEND_ONLY = "delta.appendOnly"
@@ -35,17 +36,13 @@ def run_alteration(
     table: str,
     rowid_column: str,
     apply: Callable[[Definition], Plan],
-    note: str,
     check_writer: Callable[[], object],
 ) -> int | None:
     """Look, edit, prove and commit as one: the version that was made; None, and no commit, where nothing changes.
 
     `check_writer` raises where this process must not write; it is asked right before the commit.
     """
-    jvm = session._jvm
-    # Delta's transaction takes its settings from the thread's session.
-    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
-    transaction = _delta_log(session, uri).startTransaction()
+    jvm, transaction = session._jvm, start_transaction(session, uri)
     old = transaction.metadata()
     definition = _read_definition(jvm, old, table, rowid_column)
     plan = apply(definition)
@@ -60,15 +57,14 @@ def run_alteration(
         transaction.readWholeTable()  # rows that come meanwhile are not proven
     if files:
         _prove(session, uri, transaction.snapshot().version(), plan, table)
-    session.conf.set(_NOTE, note)
-    try:
-        rows = None if rewrite is None else _rewritten(session, uri, transaction, files, rewrite)
-        transaction.updateMetadata(_new_metadata(jvm, old, definition, features), False)
-        actions = [] if rewrite is None else _exchange_files(jvm, transaction, files, rows, rewrite.column)
-        check_writer()
-        return int(transaction.commit(_seq(jvm, actions), _operation(jvm)))
-    finally:
-        session.conf.unset(_NOTE)
+    rows = None if rewrite is None else _rewritten(session, uri, transaction, files, rewrite)
+    transaction.updateMetadata(_new_metadata(jvm, old, definition, features), False)
+    actions: list[Any] = []
+    if rewrite is not None:
+        with naming(rewrite.column):
+            actions = replace_files(jvm, transaction, files, rows)
+    check_writer()
+    return commit_by_hand(session, transaction, actions)
 
 
 def _read_definition(jvm: Any, metadata: Any, table: str, rowid_column: str) -> Definition:
@@ -94,7 +90,7 @@ def _new_metadata(jvm: Any, old: Any, definition: Definition, features: Sequence
         old.description(),
         old.format(),
         json.dumps({"type": "struct", "fields": definition.fields}),
-        _seq(jvm, definition.partition_columns),
+        seq(jvm, definition.partition_columns),
         jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(properties),
         old.createdTime(),
     )
@@ -121,8 +117,6 @@ def _missing_features(jvm: Any, protocol: Any, definition: Definition, plan: Pla
 
 
 def _prove(session: Any, uri: str, version: int, plan: Plan, table: str) -> None:
-    from pyspark.sql import functions
-
     rows = session.read.format("delta").option("versionAsOf", version).load(uri)
     for proof in plan.proofs:
         match proof:
@@ -145,30 +139,9 @@ def _prove(session: Any, uri: str, version: int, plan: Plan, table: str) -> None
 
 def _rewritten(session: Any, uri: str, transaction: Any, files: Sequence[Any], rewrite: Rewrite) -> Any:
     """All rows with the column's new values, everything else as it is."""
-    from pyspark.sql import DataFrame
-
     values = new_values(rewrite)
     jvm, snapshot = session._jvm, transaction.snapshot()
     transaction.readWholeTable()
-    read = _delta_log(session, uri).createDataFrame(snapshot, _seq(jvm, files), False, jvm.scala.Option.apply(None))
+    read = delta_log(session, uri).createDataFrame(snapshot, seq(jvm, files), False, jvm.scala.Option.apply(None))
     tracked = jvm.org.apache.spark.sql.delta.RowTracking.preserveRowTrackingColumns(read, snapshot)
     return DataFrame(tracked, session).withColumn(rewrite.column, values)
-
-
-def _exchange_files(jvm: Any, transaction: Any, files: Sequence[Any], rows: Any, column: str) -> list[Any]:
-    with naming(column):
-        written = jvm.scala.jdk.javaapi.CollectionConverters.asJava(transaction.writeFiles(rows._jdf))
-    now = int(time.time() * 1000)
-    return [*(file.removeWithTimestamp(now, True) for file in files), *written]
-
-
-def _operation(jvm: Any) -> Any:
-    return getattr(getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$ManualUpdate$"), "MODULE$")
-
-
-def _delta_log(session: Any, uri: str) -> Any:
-    return session._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, uri)
-
-
-def _seq(jvm: Any, items: Sequence[Any]) -> Any:
-    return jvm.org.apache.spark.api.python.PythonUtils.toSeq(list(items))

@@ -6,7 +6,7 @@ break out of it; the expression holds no sub-query, parameter, star or window, a
 nothing that gives other values when it is run again, since Spark may run a task twice.
 What is left is bound on no rows, and must be computed row by row.
 
-Values are of the types that clients are told. An evaluator may run in another process,
+Values are of the types that are declared to clients. An evaluator may run in another process,
 on a machine without this package: it is pickled by value, and needs duckdb and pyarrow.
 """
 

@@ -1,8 +1,7 @@
 """Conditions as SQL text for DataFusion.
 
-Text is made here and nowhere else: one function renders a literal, one quotes an
-identifier. Every literal is cast to exactly the column's type, so DataFusion converts
-no column, and its file and row group pruning sees `column op literal`.
+Every literal is cast to exactly the column's type, so DataFusion converts no
+column, and its file and row group pruning sees `column op literal`.
 """
 
 from collections.abc import Sequence
@@ -21,7 +20,8 @@ from gateway.lake.pushdown.conditions import (
     StoredValue,
     Target,
 )
-from gateway.lake.pushdown.statistics import may_be_off
+from gateway.lake.pushdown.inexact_statistics import may_be_off
+from gateway.lake.sql.quoting import double_quoted, standard_literal
 
 _INTEGERS = {pa.int8(): "TINYINT", pa.int16(): "SMALLINT", pa.int32(): "INT", pa.int64(): "BIGINT"}
 _UNITS = {"s": "Second", "ms": "Millisecond", "us": "Microsecond", "ns": "Nanosecond"}
@@ -29,20 +29,12 @@ _FUNCTIONS = {Shape.SUFFIX: "ends_with", Shape.CONTAINS: "contains"}
 _PRUNABLE_ITEMS = 20  # DataFusion prunes files by an IN list up to this length
 
 
-def quote_identifier(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _quote_text(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
 def render_literal(value: StoredValue, type_: pa.DataType) -> str | None:
     """A literal of exactly this type, or None if there is no such text."""
     if isinstance(value, bool):
         return "TRUE" if value else "FALSE"
     if isinstance(value, str):
-        return _quote_text(value)
+        return standard_literal(value)
     if isinstance(value, bytes):
         return f"X'{value.hex()}'"
     if isinstance(value, float):
@@ -55,7 +47,7 @@ def render_literal(value: StoredValue, type_: pa.DataType) -> str | None:
         return f"arrow_cast(CAST('{value}' AS INT), 'Date32')"
     if pa.types.is_timestamp(type_):
         zone = "None" if type_.tz is None else f'Some("{type_.tz}")'
-        arrow_type = _quote_text(f"Timestamp({_UNITS[type_.unit]}, {zone})")
+        arrow_type = standard_literal(f"Timestamp({_UNITS[type_.unit]}, {zone})")
         return f"arrow_cast(CAST('{value}' AS BIGINT), {arrow_type})"
     return None
 
@@ -67,7 +59,7 @@ def decimal_text(unscaled: int, scale: int) -> str:
     return f"{sign}{digits[: len(digits) - scale]}.{digits[len(digits) - scale :]}" if scale else sign + digits
 
 
-class DataFusion:
+class DataFusionDialect:
     """Leaves and junctions as SQL text; None where a literal has no text."""
 
     false = "FALSE"
@@ -116,14 +108,14 @@ class DataFusion:
         return f"({column} >= {low} AND {column} <= {high} AND {items})"
 
     def _match(self, leaf: Match) -> str:
-        column, text = _column(leaf.target), _quote_text(leaf.text)
+        column, text = _column(leaf.target), standard_literal(leaf.text)
         if leaf.shape is Shape.LIKE:
             return f"{column} {'NOT ' if leaf.negated else ''}LIKE {text}"
         return f"{'NOT ' if leaf.negated else ''}{_FUNCTIONS[leaf.shape]}({column}, {text})"
 
 
 def _column(target: Target) -> str:
-    text = quote_identifier(target.column)
+    text = double_quoted(target.column)
     for member in target.path:
-        text = f"get_field({text}, {_quote_text(member)})"
+        text = f"get_field({text}, {standard_literal(member)})"
     return text

@@ -20,6 +20,7 @@ from gateway.lake.pushdown.conditions import (
     Target,
 )
 from gateway.lake.pushdown.datafusion import decimal_text
+from gateway.lake.sql.quoting import quoted
 from gateway.wire.filter_tree import Operator
 
 _TYPES = {pa.int8(): "tinyint", pa.int16(): "smallint", pa.int32(): "int", pa.int64(): "bigint"}
@@ -65,7 +66,7 @@ def _moment(count: int, per_second: int, *, has_zone: bool) -> Column | None:
     return F.lit(f"{text}Z").cast("timestamp_ltz") if has_zone else F.lit(text).cast("timestamp_ntz")
 
 
-class Spark:
+class SparkDialect:
     """Leaves and junctions as Spark columns; None where a literal has no Spark value."""
 
     @property
@@ -135,7 +136,7 @@ def _match(leaf: Match) -> Column:
 
 
 def _column(target: Target) -> Column:
-    column = F.col("`" + target.column.replace("`", "``") + "`")
+    column = F.col(quoted(target.column))
     for member in target.path:
         column = column.getField(member)
     return column

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -10,7 +11,6 @@ import pyarrow.compute as pc
 
 from gateway.errors import PreconditionError
 from gateway.lake.pushdown.conditions import ALWAYS, AllOf, Among, AnyOf, Compare, Condition, Target
-from gateway.lake.reading.own_reads import Selection
 from gateway.lake.tables.id_sets import Range, few_ranges
 from gateway.lake.tables.schemas import Column
 from gateway.lake.tables.snapshots import LogSnapshot
@@ -21,6 +21,22 @@ _RANGES = 64
 
 
 RowIds: TypeAlias = pa.Array | pa.ChunkedArray
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Columns of at least the rows for which the condition is true.
+
+    Where `row_ids` are given, the first column is the row id, and other rows need not come.
+    """
+
+    columns: tuple[Column, ...]
+    condition: Condition = ALWAYS
+    row_ids: pa.Array | None = None
+
+    @property
+    def stored(self) -> pa.Schema:
+        return pa.schema([(column.name, column.type) for column in self.columns])
 
 
 def select(

@@ -10,42 +10,25 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import functions
 
 from gateway.errors import GatewayError, InternalError
-from gateway.lake.pushdown.conditions import ALWAYS, Condition
-from gateway.lake.pushdown.datafusion import quote_identifier
-from gateway.lake.pushdown.spark import MOST_ITEMS
-from gateway.lake.pushdown.translation import say_datafusion, say_spark
-from gateway.lake.reading.direct import Explained, engine_rows
+from gateway.lake.pushdown.datafusion import DataFusionDialect
+from gateway.lake.pushdown.spark import MOST_ITEMS, SparkDialect
+from gateway.lake.pushdown.translation import say
+from gateway.lake.reading.lookups import Selection
 from gateway.lake.reading.projection import before_decoding, rows_per_batch
 from gateway.lake.reading.pruning import files_for
 from gateway.lake.reading.routes import Routes
 from gateway.lake.reading.spark_batches import SparkBatches, in_small_partitions
 from gateway.lake.reading.widths import Widths
-from gateway.lake.spark.engine import Profile, Spark, quoted
-from gateway.lake.tables.schemas import Column
+from gateway.lake.spark.engine import Profile, Spark
+from gateway.lake.sql.quoting import double_quoted, quoted
 from gateway.lake.tables.snapshots import TABLE, LogSnapshot
 from gateway.settings import ScanSettings
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Columns of at least the rows for which the condition is true.
-
-    Where `row_ids` are given, the first column is the row id, and other rows need not come.
-    """
-
-    columns: tuple[Column, ...]
-    condition: Condition = ALWAYS
-    row_ids: pa.Array | None = None
-
-    @property
-    def stored(self) -> pa.Schema:
-        return pa.schema([(column.name, column.type) for column in self.columns])
 
 
 class OwnReads:
@@ -75,12 +58,12 @@ class OwnReads:
             yield from self._through_spark(snapshot, selection, rows, files, row_bytes)
 
     def _directly(self, snapshot: LogSnapshot, selection: Selection, rows: int) -> Iterator[pa.RecordBatch]:
-        names = ", ".join(quote_identifier(column.name) for column in selection.columns)
-        condition = say_datafusion(selection.condition)
+        names = ", ".join(double_quoted(column.name) for column in selection.columns)
+        condition = say(DataFusionDialect(), selection.condition)
         where = "" if condition is None else f" WHERE {condition}"
-        with Explained(snapshot):
+        with snapshot.explained_errors():
             sql = f"SELECT {names} FROM {TABLE}{where}"  # noqa: S608 - quoted names, rendered literals
-            for batch in snapshot.query(sql, engine_rows(rows)):
+            for batch in snapshot.query(sql, rows):
                 for part in before_decoding(batch, self._settings.batch_bytes):
                     yield part.cast(selection.stored)
 
@@ -98,11 +81,9 @@ class OwnReads:
 
 
 def _frame(session: Any, snapshot: LogSnapshot, selection: Selection) -> Any:
-    from pyspark.sql import functions
-
     frame = session.read.format("delta").option("versionAsOf", snapshot.version).load(snapshot.uri)
     snapshot.check_in_place()  # Spark finds a table by its place, where another one may be by now
-    if (condition := say_spark(selection.condition)) is not None:
+    if (condition := say(SparkDialect(), selection.condition)) is not None:
         frame = frame.where(condition)
     frame = frame.select(*(functions.col(quoted(column.name)) for column in selection.columns))
     if selection.row_ids is not None and len(selection.row_ids) > MOST_ITEMS:

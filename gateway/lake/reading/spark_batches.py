@@ -16,11 +16,15 @@ from concurrent.futures import Future, wait
 from typing import Any
 
 import pyarrow as pa
+from pyspark.serializers import FramedSerializer, read_int, write_int
+from pyspark.sql import functions
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.util import _create_local_socket
 
 from gateway.errors import CancelledError
 from gateway.lake.reading.projection import type_bytes
 from gateway.lake.reading.widths import boundless
-from gateway.lake.spark.engine import quoted
+from gateway.lake.sql.quoting import quoted
 from gateway.lake.tables.schemas import Column
 from gateway.lake.tables.snapshots import LogSnapshot
 
@@ -39,9 +43,6 @@ class SparkBatches:
     """For one reader. `cut` ends the reading from any thread and waits for nobody, not even for the JVM."""
 
     def __init__(self, frame: Any, batch_rows: int) -> None:
-        from pyspark.sql.pandas.types import to_arrow_schema
-        from pyspark.util import _create_local_socket
-
         self._schema = to_arrow_schema(frame.schema, timezone="UTC")
         rdd = frame._jdf.toArrowBatchRdd(batch_rows, "UTC", True, False)
         address = frame.sparkSession.sparkContext._jvm.PythonRDD.toLocalIteratorAndServe(rdd, True)
@@ -67,7 +68,6 @@ class SparkBatches:
 
     def _messages(self) -> Iterator[bytes]:
         """As pyspark's own iterator asks for them, which would read a partition to its end when it is left early."""
-        from pyspark.serializers import FramedSerializer, read_int, write_int
 
         class Raw(FramedSerializer):  # type: ignore[misc]
             def loads(self, message: bytes) -> bytes:
@@ -94,8 +94,6 @@ def in_small_partitions(
     `boundless_bytes` is what the columns without a fixed width may take in a row. That may be far
     too much, so Spark adds up the truth before any row is moved.
     """
-    from pyspark.sql import functions
-
     fixed = sum(type_bytes(column.type) for column in columns)
     if (fixed + boundless_bytes) * _partition_rows(snapshot, files) <= _MOST_PARTITION_BYTES:
         return frame
@@ -123,8 +121,6 @@ def _partition_rows(snapshot: LogSnapshot, files: Sequence[int]) -> float:
 
 def _bytes_of(value: Any, kind: pa.DataType) -> Any:
     """What a value takes, as a Spark column that is never null."""
-    from pyspark.sql import functions
-
     types = pa.types
     if types.is_map(kind):
         keys = _bytes_of(functions.map_keys(value), pa.list_(kind.key_type))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import functions
 
 from gateway.lake.tables.id_sets import Range
 from gateway.lake.tables.schemas import Column
@@ -15,8 +16,6 @@ _LISTED = 8  # ids of a range this short are named one by one: Spark looks lists
 
 def differs(one: str, other: str, kind: pa.DataType) -> Any:
     """Whether two columns hold different values; NULL is the same as NULL."""
-    from pyspark.sql import functions
-
     left, right = functions.col(one), functions.col(other)
     if _holds_map(kind):  # which Spark cannot compare
         left, right = left.cast("string"), right.cast("string")
@@ -44,8 +43,6 @@ def lies_in(column: str, ranges: Sequence[Range]) -> Any:
 
     Said in SQL: a thousand literals made one by one take the better part of a second.
     """
-    from pyspark.sql import functions
-
     listed = [str(each) for low, high in ranges if high - low < _LISTED for each in range(low, high + 1)]
     conditions = [f"{column} IN ({', '.join(listed)})"] if listed else []
     conditions += [f"{column} BETWEEN {low} AND {high}" for low, high in ranges if high - low >= _LISTED]

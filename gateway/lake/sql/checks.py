@@ -199,7 +199,7 @@ def _key_columns(parts: Sequence[exp.Expr], refusal: RequestError) -> tuple[str,
 
 
 def parse(what: str, text: str, columns: Sequence[Typed]) -> exp.Expr:
-    """One expression over these columns, their names as the table spells them; every defect is told with `what`."""
+    """One expression over these columns, their names as the table spells them; every defect is reported with `what`."""
     if len(text) > MAX_TEXT:
         raise RequestError(f"an expression is longer than {MAX_TEXT} characters")
     try:

@@ -21,11 +21,11 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from gateway.catalog.capabilities import Size
+from gateway.catalog.capabilities import TableSize
 from gateway.errors import GatewayError, InternalError, NotFoundError, UnsupportedError
 from gateway.lake.tables.history import available_versions, commit_file
 from gateway.lake.tables.protocols import WriterProtocol
-from gateway.lake.tables.schemas import Column, TableSchema, read_schema
+from gateway.lake.tables.schemas import Column, TableSchema, read_schema, shape_of
 from gateway.lake.tables.storage import Folder, Stamp
 
 LOG = "_delta_log"
@@ -60,17 +60,23 @@ class LogSnapshot:
     writers: WriterProtocol
     comment: str
     files: pa.Table = field(repr=False)
+    offers_statistics: bool
     _using: UseTable = field(repr=False)
     _is_retired: Callable[[], bool] = field(repr=False)
     _read_rows: ReadRows | None = field(default=None, repr=False)
     _builders: dict[int, QueryBuilder] = field(default_factory=dict, repr=False)
 
     @cached_property
-    def size(self) -> Size:
+    def shape(self) -> pa.Schema:
+        """The schema that clients see, rowid last."""
+        return shape_of(self.schema, statistics=self.offers_statistics)
+
+    @cached_property
+    def size(self) -> TableSize:
         # Rows deleted through deletion vectors are counted: an upper bound, which is what planners need.
         known = self.files.column("num_records")
         rows = None if known.null_count else pc.sum(known, min_count=0).as_py()
-        return Size(rows, pc.sum(self.files.column("size_bytes"), min_count=0).as_py(), self.files.num_rows)
+        return TableSize(rows, pc.sum(self.files.column("size_bytes"), min_count=0).as_py(), self.files.num_rows)
 
     @cached_property
     def rowid_mark(self) -> int:
@@ -116,15 +122,32 @@ class LogSnapshot:
         assert self._read_rows is not None, "these snapshots were made without a reader"
         return self._read_rows(self, selection)
 
-    def query(self, sql: str, batch_rows: int) -> pa.RecordBatchReader:
-        """Start a query of the direct reader.
+    def query(self, sql: str, most_rows: int) -> pa.RecordBatchReader:
+        """Start a query of the direct reader, with at most so many rows per batch.
 
         Read through the C stream only: iterating deltalake's own reader keeps
         the GIL for as long as a batch takes, and every other call waits.
         """
         if not self.is_directly_readable:
             raise UnsupportedError(f"table '{self.table}' uses a Delta feature that only Spark can read here")
+        batch_rows = next((rows for rows in BATCH_ROWS if rows <= most_rows), BATCH_ROWS[-1])
         return pa.RecordBatchReader.from_stream(self._builder(batch_rows).execute(sql))
+
+    @contextlib.contextmanager
+    def explained_errors(self) -> Iterator[None]:
+        """Errors of the direct reader in our words; what it says itself, with its paths, goes to the log only."""
+        try:
+            yield
+        except (GatewayError, GeneratorExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # a panic of the native reader is a BaseException
+            self.check_in_place()
+            text = str(error).lower()
+            if "not found" in text or "no such file" in text:
+                raise InternalError(
+                    f"table '{self.table}': a data file of version {self.version} is missing"
+                ) from error
+            raise InternalError(f"table '{self.table}': version {self.version} cannot be read") from error
 
     def _builder(self, batch_rows: int) -> QueryBuilder:
         """Two threads may both register; either result serves."""
@@ -136,12 +159,21 @@ class LogSnapshot:
 class Snapshots:
     """The snapshots of one table. Thread-safe: one lock guards the head and the kept ones."""
 
-    def __init__(self, table: str, folder: Folder, rowid_column: str, read_rows: ReadRows | None = None) -> None:
+    def __init__(
+        self,
+        table: str,
+        folder: Folder,
+        rowid_column: str,
+        read_rows: ReadRows | None = None,
+        *,
+        offers_statistics: bool = True,
+    ) -> None:
         self._table = table
         self._folder = folder
         self._log = folder.child(LOG)
         self._rowid_column = rowid_column
         self._read_rows = read_rows
+        self._offers_statistics = offers_statistics
         self._lock = threading.Lock()
         self._head: DeltaTable | None = None
         self._head_stamp: Stamp | None = None
@@ -226,19 +258,33 @@ class Snapshots:
             using: UseTable = (
                 partial(self._use_at, version, self._life) if table is self._head else lambda use: use(table)
             )
-            snapshot = self._kept[version] = _read(
-                self._table,
-                self._folder.uri,
-                table,
-                self._rowid_column,
-                using,
-                lambda: self._is_closed,
-                self._read_rows,
-            )
+            snapshot = self._kept[version] = self._read(table, using)
         self._kept.move_to_end(version)
         while len(self._kept) > 1 and self._keeps_too_much():
             self._kept.popitem(last=False)
         return snapshot
+
+    def _read(self, table: DeltaTable, using: UseTable) -> LogSnapshot:
+        metadata, protocol = table.metadata(), table.protocol()
+        return LogSnapshot(
+            table=self._table,
+            uri=self._folder.uri,
+            version=table.version(),
+            table_id=str(metadata.id),
+            schema=read_schema(table.schema().to_json(), metadata.configuration, self._rowid_column),
+            partition_columns=tuple(metadata.partition_columns),
+            configuration=dict(metadata.configuration),
+            reader_features=frozenset(str(feature) for feature in protocol.reader_features or ()),
+            writers=WriterProtocol(
+                protocol.min_writer_version, frozenset(str(feature) for feature in protocol.writer_features or ())
+            ),
+            comment=metadata.description or "",
+            files=pa.table(table.get_add_actions()),
+            offers_statistics=self._offers_statistics,
+            _using=using,
+            _is_retired=lambda: self._is_closed,
+            _read_rows=self._read_rows,
+        )
 
     def _keeps_too_much(self) -> bool:
         files = sum(kept.files.num_rows for kept in self._kept.values())
@@ -266,36 +312,6 @@ class Snapshots:
         return NotFoundError(f"table '{self._table}' has no version {version}; it has {first} to {last}")
 
 
-def _read(
-    name: str,
-    uri: str,
-    table: DeltaTable,
-    rowid_column: str,
-    using: UseTable,
-    is_retired: Callable[[], bool],
-    read_rows: ReadRows | None,
-) -> LogSnapshot:
-    metadata, protocol = table.metadata(), table.protocol()
-    return LogSnapshot(
-        table=name,
-        uri=uri,
-        version=table.version(),
-        table_id=str(metadata.id),
-        schema=read_schema(table.schema().to_json(), metadata.configuration, rowid_column),
-        partition_columns=tuple(metadata.partition_columns),
-        configuration=dict(metadata.configuration),
-        reader_features=frozenset(str(feature) for feature in protocol.reader_features or ()),
-        writers=WriterProtocol(
-            protocol.min_writer_version, frozenset(str(feature) for feature in protocol.writer_features or ())
-        ),
-        comment=metadata.description or "",
-        files=pa.table(table.get_add_actions()),
-        _using=using,
-        _is_retired=is_retired,
-        _read_rows=read_rows,
-    )
-
-
 def _register(table: DeltaTable, batch_rows: int) -> QueryBuilder:
     """What is registered stays at the version that the table has now."""
     return QueryBuilder({"datafusion.execution.batch_size": str(batch_rows)}).register(TABLE, table)
@@ -303,7 +319,7 @@ def _register(table: DeltaTable, batch_rows: int) -> QueryBuilder:
 
 @contextlib.contextmanager
 def _log_errors(table: str) -> Iterator[None]:
-    """The log reader's errors as ours: a missing log is NotFound, an unreadable one is told in our own words."""
+    """The log reader's errors as ours: a missing log is NotFound, an unreadable one is reported in our own words."""
     try:
         yield
     except GatewayError:

@@ -15,77 +15,69 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
+from delta.tables import DeltaTable
+from pyspark.sql import functions
+from pyspark.sql.types import ByteType, LongType, StructField, StructType
 
 from gateway.catalog.changes import Operation
 from gateway.errors import InternalError
+from gateway.lake.commits.fence import fenced
 from gateway.lake.spark.columns import lies_in
-from gateway.lake.spark.engine import quoted
+from gateway.lake.sql.quoting import quoted
 from gateway.lake.tables.id_sets import few_ranges
+from gateway.lake.tables.internal_names import OPERATION, POSITION, ROWID_FIELD
 from gateway.lake.tables.schemas import TableSchema
 from gateway.lake.tables.snapshots import MARK_APPLICATION, LogSnapshot
-from gateway.lake.writing.change_sets import CODES, OPERATION, ChangeSet
-from gateway.lake.writing.fence import fenced
-from gateway.lake.writing.staging import POSITION, StagedRows
+from gateway.lake.writing.change_sets import CODES, ChangeSet
+from gateway.lake.writing.staging import StagedRows
 from gateway.lake.writing.undo import undo_source
-from gateway.lake.writing.uploads import ROWID_FIELD
 
 _LISTED_RANGES = 2_000  # of ids are named in the pruning condition as they are; more of them by few wider ones
 _RANGES = 64
-_SESSION_KEYS = (
-    "spark.databricks.delta.write.txnAppId",
-    "spark.databricks.delta.write.txnVersion",
-    "spark.databricks.delta.commitInfo.userMetadata",
-)
+_APPLICATION = "spark.databricks.delta.write.txnAppId"
+_MARK = "spark.databricks.delta.write.txnVersion"
 
 
-def run_merge(session: Any, head: LogSnapshot, change: ChangeSet, note: str) -> int | None:
+def run_merge(session: Any, head: LogSnapshot, change: ChangeSet) -> int | None:
     """Run the MERGE and say how many rows it changed; None when Spark says that it did nothing, not even look."""
-    from delta.tables import DeltaTable
-
     schema = head.schema
     target = DeltaTable.forPath(session, head.uri)
-    with _noted(session, change, note):
+    with _marked(session, change):
         source = _guarded(session, source_of(session, target.toDF(), head, change), head, change)
         builder = target.alias("t").merge(source.alias("s"), _condition(schema, change))
         found = _clauses(builder, schema, change).execute().collect()
     return int(found[0]["num_affected_rows"]) if found else None
 
 
-def run_append(session: Any, head: LogSnapshot, change: ChangeSet, note: str) -> None:
+def run_append(session: Any, head: LogSnapshot, change: ChangeSet) -> None:
     """Add new rows without a look at the table. Spark says nothing of what became of it: the log does.
 
     Ids stay unique: the mark in the log makes this fail, or do nothing, if another gateway gave ids meanwhile. Only a
     foreign job that writes ids of its own, in that very moment, could write one of these.
     """
-    from delta.tables import DeltaTable
-    from pyspark.sql import functions
-
     assert change.operations == {Operation.INSERT}
     columns = [functions.col(quoted(name)) for name in change.inserted]
     if head.schema.rowid is not None:
         columns.append(functions.col(ROWID_FIELD).alias(head.schema.rowid.name))
-    with _noted(session, change, note):
+    with _marked(session, change):
         source = source_of(session, DeltaTable.forPath(session, head.uri).toDF(), head, change)
         source.select(*columns).write.format("delta").mode("append").save(head.uri)
 
 
 @contextlib.contextmanager
-def _noted(session: Any, change: ChangeSet, note: str) -> Iterator[None]:
-    """What is committed inside carries the note, and the mark of row ids where that grows."""
-    session.conf.set("spark.databricks.delta.commitInfo.userMetadata", note)
+def _marked(session: Any, change: ChangeSet) -> Iterator[None]:
+    """What is committed inside carries the mark of row ids where that grows."""
     if change.mark is not None:
-        session.conf.set("spark.databricks.delta.write.txnAppId", MARK_APPLICATION)
-        session.conf.set("spark.databricks.delta.write.txnVersion", str(change.mark))
+        session.conf.set(_APPLICATION, MARK_APPLICATION)
+        session.conf.set(_MARK, str(change.mark))
     try:
         yield
     finally:
-        for key in _SESSION_KEYS:
-            session.conf.unset(key)
+        session.conf.unset(_APPLICATION)
+        session.conf.unset(_MARK)
 
 
 def _guarded(session: Any, source: Any, head: LogSnapshot, change: ChangeSet) -> Any:
-    from pyspark.sql import functions
-
     if head.schema.rowid is None:
         return source
     source = fenced(session, source, head)
@@ -95,8 +87,6 @@ def _guarded(session: Any, source: Any, head: LogSnapshot, change: ChangeSet) ->
 
 def source_of(session: Any, table: Any, head: LogSnapshot, change: ChangeSet) -> Any:
     """The staged rows as Spark sees them, with exactly the stored types; of spooled rows with one id the last."""
-    from pyspark.sql import functions
-
     stored = stored_types(table)
     if isinstance(change.rows, pa.Table):
         return rows_in_memory(session, change.rows, stored)
@@ -112,16 +102,12 @@ def source_of(session: Any, table: Any, head: LogSnapshot, change: ChangeSet) ->
 
 def stored_types(table: Any) -> dict[str, Any]:
     """The table's columns as Spark types, beside those that a source adds."""
-    from pyspark.sql.types import ByteType, LongType
-
     stored = {field.name: field.dataType for field in table.schema.fields}
     return stored | {ROWID_FIELD: LongType(), POSITION: LongType(), OPERATION: ByteType()}
 
 
 def rows_in_memory(session: Any, rows: pa.Table, stored: Mapping[str, Any]) -> Any:
     """Every row, or an error before anything is written."""
-    from pyspark.sql.types import StructField, StructType
-
     fields = [StructField(name, stored[name]) for name in rows.column_names]
     # pyspark stops at an empty chunk, and leaves out whatever follows it.
     frame = session.createDataFrame(rows.combine_chunks(), schema=StructType(fields))
@@ -137,8 +123,6 @@ def _check_complete(frame: Any, rows: int) -> None:
 
 
 def _spooled(session: Any, change: ChangeSet, rows: StagedRows, stored: dict[str, Any]) -> Any:
-    from pyspark.sql import functions
-
     frame = session.read.parquet(rows.folder)
     return frame.select(
         *(functions.col(quoted(name)).cast(stored[name]).alias(name) for name in change.inserted or change.updated),
@@ -148,8 +132,6 @@ def _spooled(session: Any, change: ChangeSet, rows: StagedRows, stored: dict[str
 
 def _last_of_each(frame: Any) -> Any:
     """Of several rows with one id the last one counts."""
-    from pyspark.sql import functions
-
     values = [functions.col(quoted(name)) for name in frame.columns if name not in (ROWID_FIELD, POSITION)]
     packed = functions.struct(*values, functions.col(POSITION))
     last = frame.groupBy(ROWID_FIELD).agg(functions.max_by(packed, functions.col(POSITION)).alias("last"))
@@ -157,8 +139,6 @@ def _last_of_each(frame: Any) -> Any:
 
 
 def _condition(schema: TableSchema, change: ChangeSet) -> Any:
-    from pyspark.sql import functions
-
     if schema.rowid is None:
         return functions.lit(False)
     stored = f"t.{quoted(schema.rowid.name)}"
@@ -167,8 +147,6 @@ def _condition(schema: TableSchema, change: ChangeSet) -> Any:
 
 def _pruning(stored: str, change: ChangeSet) -> Any:
     """Which stored ids can matter, in literals, so that statistics rule out files."""
-    from pyspark.sql import functions
-
     # New ids are above every other, so for them statistics rule out every file and the MERGE costs an append.
     condition = None if change.first_new is None else functions.col(stored) >= functions.lit(change.first_new)
     if not change.named:
@@ -179,8 +157,6 @@ def _pruning(stored: str, change: ChangeSet) -> Any:
 
 
 def _clauses(builder: Any, schema: TableSchema, change: ChangeSet) -> Any:
-    from pyspark.sql import functions
-
     values = {quoted(name): functions.col(f"s.{quoted(name)}") for name in change.inserted}
     if schema.rowid is None:
         return builder.whenNotMatchedInsert(values=values)
@@ -198,8 +174,6 @@ def _clauses(builder: Any, schema: TableSchema, change: ChangeSet) -> Any:
 
 def _is(change: ChangeSet, operation: Operation) -> Any:
     """A condition on the source's rows; None where they are all of one kind."""
-    from pyspark.sql import functions
-
     if len(change.operations) == 1:
         return None
     return functions.col(f"s.{OPERATION}") == functions.lit(CODES[operation]).cast("byte")

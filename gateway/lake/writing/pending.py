@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
 from gateway.catalog.changes import Footprint, Operation, WriteContext, WriteOptions
+from gateway.errors import GatewayError
+from gateway.lake.commits.notes import StatementNote
 from gateway.lake.tables.id_sets import IdSet
-from gateway.lake.writing.commits import StatementNote
+from gateway.lake.tables.internal_names import ROWID_FIELD
+from gateway.lake.writing.conversion import UploadPlan
 from gateway.lake.writing.staging import StagedRows
-from gateway.lake.writing.uploads import UploadPlan
 
 # Of row ids, in the note of a statement that has its commit to itself: what changed is then what the commit changed.
 _NOTED_CHARACTERS = 16_384
@@ -22,19 +24,34 @@ class Committed:
     affected: int
     version: int | None
     row_ids: IdSet = field(default_factory=IdSet)
-    is_repeat: bool = field(default=False, compare=False)  # it was written before, and is only told again
+    is_repeat: bool = field(default=False, compare=False)  # it was written before, and is only reported again
 
 
-@dataclass(frozen=True, eq=False)
-class Pending:
+Outcome: TypeAlias = Committed | GatewayError
+
+
+@dataclass(eq=False, kw_only=True)
+class _Waiting:
+    """In a table's queue; whoever waits for it finds what became of it in `outcome`, which the queue's lock guards."""
+
+    context: WriteContext
+    outcome: Outcome | BaseException | None = None
+    named_ids: IdSet = field(default_factory=IdSet, init=False)  # the rows that it changes, where they are in memory
+
+
+@dataclass(eq=False)
+class Pending(_Waiting):
     """A statement whose rows are all there."""
 
     operation: Operation
     plan: UploadPlan
     rows: StagedRows
     options: WriteOptions
-    context: WriteContext
     digest: str | None = None  # of what it writes, where it brings an idempotency key
+
+    def __post_init__(self) -> None:
+        if self.operation is not Operation.INSERT and not self.stands_alone:
+            self.named_ids = IdSet.of(self.rows.table().column(ROWID_FIELD).to_pylist())
 
     @property
     def stands_alone(self) -> bool:
@@ -56,16 +73,15 @@ class Pending:
             ids if ids and (is_shared or len(ids) <= _NOTED_CHARACTERS) else None,
             key=self.context.idempotency_key,
             digest=self.digest,
-            since=self.context.met_at,
+            since=self.context.since,
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Undoing:
+@dataclass(eq=False)
+class Undoing(_Waiting):
     """A transaction whose changes of a table are to be taken back."""
 
     transaction: str
-    context: WriteContext
     footprint: Footprint = field(default_factory=Footprint)
     stands_alone: ClassVar[bool] = True
     kind: ClassVar[str] = "undo"

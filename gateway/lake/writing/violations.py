@@ -11,22 +11,20 @@ from functools import reduce
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import functions
+from pyspark.sql.types import LongType
 
 from gateway.catalog.changes import Operation
-from gateway.lake.spark.engine import quoted
+from gateway.lake.sql.quoting import quoted
+from gateway.lake.tables.internal_names import OPERATION, ROWID_FIELD, STATEMENT
 from gateway.lake.tables.schemas import CONSTRAINT_PREFIX
 from gateway.lake.tables.snapshots import LogSnapshot
-from gateway.lake.writing.change_sets import CODES, OPERATION, ChangeSet
+from gateway.lake.writing.change_sets import CODES, ChangeSet
 from gateway.lake.writing.merge import rows_in_memory, stored_types
-from gateway.lake.writing.uploads import ROWID_FIELD
-
-_STATEMENT = "_deltaport_statement"
 
 
 def find_violations(session: Any, head: LogSnapshot, change: ChangeSet, rows_each: Sequence[int]) -> dict[int, str]:
     """Statements by their place in the change, with what each one breaks; they have so many rows each, in order."""
-    from pyspark.sql import functions
-
     assert isinstance(change.rows, pa.Table)
     constraints = list(_constraints(head))
     if not constraints:
@@ -37,14 +35,12 @@ def find_violations(session: Any, head: LogSnapshot, change: ChangeSet, rows_eac
         *(functions.when(violated, functions.lit(place)) for place, (_, violated) in enumerate(constraints))
     )
     found = reduce(lambda one, other: one.unionByName(other), _images(table, source, head, change))
-    first = found.groupBy(_STATEMENT).agg(functions.min(broken).alias("broken")).where("broken IS NOT NULL")
+    first = found.groupBy(STATEMENT).agg(functions.min(broken).alias("broken")).where("broken IS NOT NULL")
     return {row[0]: constraints[row[1]][0] for row in first.collect()}
 
 
 def _constraints(head: LogSnapshot) -> Iterator[tuple[str, Any]]:
     """Each with its text for the client, and the condition under which a row breaks it."""
-    from pyspark.sql import functions
-
     for column in head.schema.columns:
         if not column.nullable and column.computed is None:
             text = f"NOT NULL constraint failed: column '{column.name}'"
@@ -56,16 +52,13 @@ def _constraints(head: LogSnapshot) -> Iterator[tuple[str, Any]]:
 
 
 def _with_statements(session: Any, table: Any, rows: pa.Table, rows_each: Sequence[int]) -> Any:
-    from pyspark.sql.types import LongType
-
     numbers = pa.array([number for number, count in enumerate(rows_each) for _ in range(count)], pa.int64())
-    numbered = rows.append_column(_STATEMENT, numbers)
-    return rows_in_memory(session, numbered, {**stored_types(table), _STATEMENT: LongType()})
+    numbered = rows.append_column(STATEMENT, numbers)
+    return rows_in_memory(session, numbered, {**stored_types(table), STATEMENT: LongType()})
 
 
 def _images(table: Any, source: Any, head: LogSnapshot, change: ChangeSet) -> Iterator[Any]:
     """The rows as they would be stored."""
-    from pyspark.sql import functions
 
     def of(operation: Operation) -> Any:
         if len(change.operations) == 1:
@@ -76,7 +69,7 @@ def _images(table: Any, source: Any, head: LogSnapshot, change: ChangeSet) -> It
         new = of(Operation.INSERT)
         kinds = {field.name: field.dataType for field in table.schema.fields}
         yield new.select(
-            _STATEMENT,
+            STATEMENT,
             *(
                 functions.col(quoted(column.name))
                 if column.name in change.inserted
@@ -89,7 +82,7 @@ def _images(table: Any, source: Any, head: LogSnapshot, change: ChangeSet) -> It
         old, new = table.alias("t"), of(Operation.UPDATE).alias("s")
         is_same = functions.col(f"t.{quoted(head.schema.rowid.name)}") == functions.col(f"s.{ROWID_FIELD}")
         yield new.join(old, is_same).select(
-            f"s.{_STATEMENT}",
+            f"s.{STATEMENT}",
             *(
                 functions.col(f"{'s' if column.name in change.updated else 't'}.{quoted(column.name)}")
                 for column in head.schema.columns
