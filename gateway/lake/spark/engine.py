@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -297,6 +298,8 @@ def _build_session(settings: Mapping[str, str]) -> Any:
     from pyspark.sql import SparkSession
 
     os.environ["JAVA_HOME"] = str(Path(find_java()).resolve().parent.parent)
+    if settings["spark.master"].startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers need the gateway's own packages
     # pyspark logs the SQL of failed queries to standard error; our own log line says what is needed.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
     conf = SparkConf()
