@@ -48,9 +48,9 @@ class Exchanges:
             with self._statements.executing(call) as execution:
                 path = decode_path(descriptor)
                 table = self._catalogs.get(path.catalog or call.headers.catalog).table(path.schema, path.table)
-                with self._creations.around(call, table):
+                with self._creations.guard(call, table):
                     changed = _change(call, execution, table, path.stamp, upload, writer)
-            upload.was_written()
+            upload.mark_written()
             with upload.answering():
                 writer.write_metadata(pack({"total_changed": changed}))
 
@@ -68,7 +68,7 @@ def _change(
         schema = upload.schema()
         change = Change(_operation(call), table, WriteOptions(returning=returning, echo=True), stamp)
         statement = execution.open(change, schema)
-    upload.fills(statement)
+    upload.bind(statement)
     # An error before the end of an upload loses its class, so the rest is read first. A client that waits for an
     # answer to each batch sends no more.
     return execution.run(statement, upload.batches(), _ExchangeReply(upload, writer), drains=not returning)
