@@ -64,7 +64,7 @@ def _change(
     writer: flight.MetadataRecordBatchWriter,
 ) -> int:
     returning = call.headers.returning
-    with _explained(table, stamp):
+    with _schema_changes_explained(table, stamp):
         schema = upload.schema()
         change = Change(_operation(call), table, WriteOptions(returning=returning, echo=True), stamp)
         statement = execution.open(change, schema)
@@ -101,7 +101,7 @@ def _operation(call: Call) -> Operation:
 
 
 @contextlib.contextmanager
-def _explained(table: Readable, stamp: SchemaStamp | None) -> Iterator[None]:
+def _schema_changes_explained(table: Readable, stamp: SchemaStamp | None) -> Iterator[None]:
     """An upload that does not fit, of a client that knows another schema, is refused for that reason."""
     try:
         yield
@@ -112,5 +112,5 @@ def _explained(table: Readable, stamp: SchemaStamp | None) -> Iterator[None]:
 
 
 def known_operation(name: str | None) -> str:
-    """The operation where it is one, else a fixed word: names from outside never become metric labels."""
+    """The operation where it is one, else a fixed word: client-supplied names never become metric labels."""
     return name if name in {operation.value for operation in Operation} else "unknown"

@@ -1,6 +1,6 @@
 """Streams of scans: bounded in number, recorded once, released in every outcome.
 
-A client that walks away closes the generator, one that stops reading leaves it
+A client that disconnects closes the generator, one that stops reading leaves it
 suspended, and one that is cancelled may leave it blocked in a read. A watch
 closes the scans of the last two, so that nothing waits for a client for ever.
 """
@@ -143,7 +143,7 @@ class ScanStreams:
 
     @contextlib.contextmanager
     def _slot(self, call: Call) -> Iterator[None]:
-        """Wait for a place; a client that gives up meanwhile must not keep its place in the queue."""
+        """Wait for a slot; a client that gives up meanwhile must not keep its place in the queue."""
         deadline = self._clock() + self._settings.wait_seconds
         if not self._slots.acquire(blocking=False):
             with metrics.SCANS_WAITING.track_inprogress():

@@ -84,7 +84,7 @@ class Upload:
 
     @contextlib.contextmanager
     def answering(self) -> Iterator[None]:
-        """Around an answer: a client may stop reading, too, or be gone."""
+        """Around an answer: a client may stop reading it, too, or have disconnected."""
         with self._waiting(_FOR_A_READER):
             try:
                 yield
