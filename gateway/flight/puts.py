@@ -78,7 +78,7 @@ class Puts:
         with self._uploads.watched(call, reader) as upload:
             with self._statements.executing(call) as execution:
                 reply = self._put(call, execution, descriptor, upload)
-            upload.was_written()
+            upload.mark_written()
             with upload.answering():
                 writer.write(pa.py_buffer(reply))
 
@@ -110,7 +110,7 @@ class Puts:
             mapping = _map_update(target, upload.schema())
             schema, rows = mapping.schema.append(ROWID), _with_row_ids(mapping.rows(upload), command.row_ids)
         statement = execution.open(change, schema)
-        upload.fills(statement)
+        upload.bind(statement)
         return reply.encode(execution.run(statement, rows, reply, drains=False))
 
     def _change(

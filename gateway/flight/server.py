@@ -15,7 +15,7 @@ from gateway.flight.actions import Actions
 from gateway.flight.admission import KEY, CallMiddlewareFactory, Gate, call_of, check_headers
 from gateway.flight.boundary import AddTrailer, ErrorForm, as_python_error, errors_as_flight, outcome_of
 from gateway.flight.browsing import DATABASES_SHAPE, Browsing
-from gateway.flight.connections import cut_connection
+from gateway.flight.connections import close_connection
 from gateway.flight.exchanges import Exchanges, known_operation
 from gateway.flight.puts import Puts
 from gateway.flight.scans import Scans
@@ -44,14 +44,14 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         self._puts = puts
         self._gate = gate
 
-    def cut(self, peer: str) -> None:
+    def disconnect(self, peer: str) -> None:
         """End a peer's connection, and with it its calls: those that wait for their client end in no other way."""
-        log.warning("connection_cut", peer=peer, found=cut_connection(self.port, peer))
+        log.warning("connection_closed", peer=peer, found=close_connection(self.port, peer))
 
-    def cut_if_alone(self, peer: str) -> None:
+    def disconnect_if_alone(self, peer: str) -> None:
         """The same for a peer with one call; others on the connection would end with it."""
         if self._gate.calls_of(peer) == 1:
-            self.cut(peer)
+            self.disconnect(peer)
 
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
         with self._answering("list_flights", context) as call:

@@ -98,7 +98,7 @@ class Gateway:
         self.service.gate.close()
         self.service.streams.close_all("the gateway is stopping")
         for peer in self.service.gate.peers():  # the server does not stop while a call waits for its client
-            self.service.server.cut(peer)
+            self.service.server.disconnect(peer)
         self.service.server.shutdown()
         self.service.streams.stop()
         self.service.uploads.stop()

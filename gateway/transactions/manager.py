@@ -119,7 +119,7 @@ class TransactionManager:
     ) -> RunningStatement:
         """Refuse a statement whose transaction is not known or has ended; with `once`, it takes one in all.
 
-        Whoever opens a statement ends it, too.
+        The caller ends the statement that it opened.
         """
         parsed = self._genuine(transaction)
         if parsed is None:

@@ -121,7 +121,7 @@ def encode_rows(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> bytes:
 
 
 def printable(name: str) -> str:
-    """A name that a caller made up, fit for a message."""
+    """A client-supplied name, fit for a message."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in name[:60])
 
 

@@ -204,7 +204,7 @@ class DeafClient:
         assert self._was_cut.wait(60)
         raise OSError("the connection is gone")
 
-    def cut_if_alone(self, _peer: str) -> None:
+    def disconnect_if_alone(self, _peer: str) -> None:
         self._was_cut.set()
 
 
