@@ -22,8 +22,7 @@ from gateway.errors import (
 )
 from gateway.lake.adopting.automatic import Numbering
 from gateway.lake.commits import landing
-from gateway.lake.commits.delta_log import NOTE
-from gateway.lake.commits.landing import Landing
+from gateway.lake.commits.landing import NOTE, Landing
 from gateway.lake.delta_table import DeltaTable
 from gateway.lake.spark.engine import Spark
 from gateway.lake.writing import merge
