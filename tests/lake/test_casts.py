@@ -44,16 +44,16 @@ def _stored(duck: duckdb.DuckDBPyConnection, query: str, form: StoredForm) -> pa
 
 
 def _rewrite(text: str, inputs: Sequence[StoredForm], new: StoredForm) -> Rewrite:
-    expression = check_expression(text, [form.told for form in inputs], new.told)
+    expression = check_expression(text, [form.declared for form in inputs], new.declared)
     assert expression.refusal is None, expression.refusal
     return Rewrite(expression, tuple(inputs), new)
 
 
 def _computed(rewrite: Rewrite, *stored: pa.Array) -> pa.Array:
     """What a worker makes of a batch."""
-    told = [decode(array, form, form.told.type) for array, form in zip(stored, rewrite.inputs, strict=True)]
+    told = [decode(array, form, form.declared.type) for array, form in zip(stored, rewrite.inputs, strict=True)]
     with Evaluator(rewrite.expression) as evaluator:
-        values = evaluator.evaluate(pa.record_batch(told, pa.schema([form.told for form in rewrite.inputs])))
+        values = evaluator.evaluate(pa.record_batch(told, pa.schema([form.declared for form in rewrite.inputs])))
     return encode(values, rewrite.form)
 
 
@@ -67,7 +67,7 @@ def test_every_text_of_a_type_becomes_what_duckdb_makes_of_it(old: str, duck: du
     values = _stored(duck, "SELECT v FROM sources ORDER BY rowid", before)
     assert values.null_count < len(values), "no value of this type"
     if old == "INTERVAL":  # the long ones do not fit Arrow's: what is stored counts
-        duck.register("kept", pa.table({"v": decode(values, before, before.told.type)}))
+        duck.register("kept", pa.table({"v": decode(values, before, before.declared.type)}))
         duck.execute("CREATE OR REPLACE TABLE sources AS FROM kept")
     # All types at once, as the fields of a struct; not those of which even TRY_CAST is an error.
     targets = [new for new in KINDS if old != "JSON" or new not in ("BIGNUM", "BIT")]
@@ -134,7 +134,7 @@ EXPRESSIONS = [
 
 
 def test_spark_computes_any_expression_as_duckdb_does(duck: duckdb.DuckDBPyConnection, lake_spark: Spark) -> None:
-    forms = [stored_form(pa.field(name, _form(duck, kind).told.type)) for name, (kind, _) in COLUMNS.items()]
+    forms = [stored_form(pa.field(name, _form(duck, kind).declared.type)) for name, (kind, _) in COLUMNS.items()]
     row = ", ".join(f"{value}::{kind} AS {name}" for name, (kind, value) in COLUMNS.items())
     source = f"(SELECT {row} UNION ALL SELECT {', '.join('NULL' for _ in COLUMNS)})"
     data = pa.table({form.name: _stored(duck, f"SELECT {form.name} FROM {source}", form) for form in forms})
