@@ -16,7 +16,7 @@ BIN := .venv/bin
 LOCK := $(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-emit-index-url \
 	--no-emit-find-links --no-header
 
-.PHONY: help setup serve test bench soak lint lock clean
+.PHONY: help setup serve test bench soak lint docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,11 @@ lint: .venv/.packages ## check style and types
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
+docs: .venv/.packages ## build the documentation into site/; a dead link fails
+	@$(BIN)/python -m deploy.docs.configuration
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+	@echo "Built: site/index.html"
+
 lock: .venv/.packages ## resolve both lock files anew; ARGS=--upgrade for newer versions
 	@echo "Resolving requirements.lock"
 	@$(LOCK) $(ARGS) --output-file requirements.lock pyproject.toml
@@ -47,7 +52,7 @@ lock: .venv/.packages ## resolve both lock files anew; ARGS=--upgrade for newer 
 	@$(LOCK) $(ARGS) --constraint requirements.lock --extra dev --output-file requirements-dev.lock pyproject.toml
 
 clean: ## remove .venv, build products and caches; tables are kept
-	@rm -rf .venv build dist bench-results .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
+	@rm -rf .venv build dist site bench-results .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
 	@rm -rf spark-warehouse metastore_db derby.log
 	@find gateway tests -name __pycache__ -type d -prune -exec rm -rf {} +
 	@if [ -d warehouse ]; then echo "Kept: warehouse/ holds tables; remove it yourself if nobody needs them."; fi

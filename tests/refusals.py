@@ -31,7 +31,10 @@ _KINDS: dict[type[Exception], tuple[str, int, str]] = {
 _OF_ARROW = ("Invalid flatbuffers message.",)
 _OF_ACTIONS = "Flight error: "  # in front of the texts that DuckDB's client gets from actions
 _CLIENTS_PART = re.compile(r"(?P<sent>.*?)(?:\. gRPC client debug context: (?P<context>.*))?", re.DOTALL)
-_LEAKS = re.compile(r"Traceback|File \"|\.py\b|line \d|SELECT |MERGE |org\.apache|java\.|_deltaport|(?<!grpc:/)/")
+# A quoted name is one that the caller gave.
+_LEAKS = re.compile(
+    r"Traceback|File \"|\.py\b|line \d|SELECT |MERGE |org\.apache|java\.|(?<![_'])_+deltaport|(?<!grpc:/)/"
+)
 
 
 @dataclass(frozen=True)

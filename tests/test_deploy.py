@@ -28,6 +28,7 @@ YAML_FILES = [
     "deploy/prometheus/alerts.yml",
     "deploy/prometheus/prometheus.yml",
     "docker-compose.yml",
+    "mkdocs.yml",
 ]
 
 
@@ -59,7 +60,7 @@ def called_targets(text: str) -> set[str]:
 
 
 def test_make_offers_what_the_project_promises() -> None:
-    assert make_targets() >= {"help", "setup", "serve", "test", "bench", "lint", "lock", "clean"}
+    assert make_targets() >= {"help", "setup", "serve", "test", "bench", "lint", "docs", "lock", "clean"}
 
 
 @pytest.mark.parametrize("name", [".github/workflows/ci.yml", ".pre-commit-config.yaml"])

@@ -24,19 +24,20 @@ from gateway.catalog.names import TableName
 from gateway.errors import NotFoundError, RequestError
 from gateway.lake.adopting.adoption import Adopted, Adoption, Limits
 from gateway.lake.adopting.automatic import Numbering, SelfAdopting
+from gateway.lake.commits.landing import Landing
 from gateway.lake.commits.writer_lock import UNGUARDED, WriteGuard
 from gateway.lake.ddl.altering import TableAlterer
+from gateway.lake.reading.column_statistics import column_statistics
 from gateway.lake.reading.reader import Readers
-from gateway.lake.reading.statistics import column_statistics
-from gateway.lake.spark.engine import Spark, State
+from gateway.lake.spark.engine import Spark, SparkState
 from gateway.lake.tables.deletions import deleted_rows
 from gateway.lake.tables.history import parse_moment, parse_version, version_at_time
 from gateway.lake.tables.snapshots import LOG, LogSnapshot, Snapshots
 from gateway.lake.tables.storage import Folder
+from gateway.lake.writing.delta_statements import FullyChangeable, ReadOnly, WriteRoom, abilities, changes_of
 from gateway.lake.writing.idempotency import Answers
 from gateway.lake.writing.pending import Undoing
 from gateway.lake.writing.staging import StagingFolder
-from gateway.lake.writing.statements import FullyChangeable, ReadOnly, WriteRoom, abilities, changes_of
 from gateway.lake.writing.writer import TableWriter
 from gateway.settings import WriteSettings
 from gateway.wire.ddl_messages import Alteration
@@ -118,32 +119,20 @@ class DeltaTable:
         self._readers = tools.readers
         self._writer_lock = tools.writer_lock
         self._wait_seconds = tools.write.retry_seconds
-        self._alterer = TableAlterer(
-            str(name),
-            tools.rowid_column,
-            self._snapshots,
-            self._log,
-            tools.spark,
-            tools.write.retry_seconds,
-            tools.writer_lock,
+        self._landing = Landing(
+            str(name), self._snapshots, self._log, tools.spark, tools.write.retry_seconds, tools.writer_lock
         )
-        self._writer = TableWriter(
-            str(name),
-            self._snapshots,
-            self._log,
-            tools.spark,
-            tools.write,
-            tools.staging.settings,
-            tools.writer_lock,
-        )
+        self._rowid_column = tools.rowid_column
+        self._alterer = TableAlterer(self._landing, tools.rowid_column)
+        self._writer = TableWriter(self._landing, tools.write, tools.staging.settings)
         self._write_room = WriteRoom(
             snapshots=self._snapshots,
             writer=self._writer,
             staging=tools.staging,
             answers=Answers(str(name), self._log, self._snapshots.current, tools.write.idempotency_seconds),
-            has_engine=tools.spark.state is not State.OFF,
+            has_engine=tools.spark.state is not SparkState.OFF,
         )
-        self._numbering = Numbering(str(name), lambda: self._adopt(tools)) if tools.adopts else None
+        self._numbering = Numbering(str(name), self._adopt) if tools.adopts else None
         self._lock = threading.Lock()
         self._description: Description | None = None
 
@@ -206,11 +195,12 @@ class DeltaTable:
             return SelfAdopting(able, self._numbering)
         return able
 
-    def _adopt(self, tools: TableTools) -> Adopted:
-        limits = Limits(retry_seconds=tools.write.retry_seconds)
-        uri = self._snapshots.current().uri
-        with self._writer.beside_others():
-            return Adoption(str(self._name), uri, tools.spark, tools.rowid_column, limits, tools.writer_lock).run()
+    def adoption(self, limits: Limits | None = None) -> Adoption:
+        return Adoption(self._landing, self._rowid_column, limits)
+
+    def _adopt(self) -> Adopted:
+        with self._writer.shared():
+            return self.adoption().run()
 
     def undo(self, transaction: str, context: WriteContext, footprint: Footprint) -> Undone:
         self._writer_lock.refuse_early()
@@ -218,11 +208,11 @@ class DeltaTable:
         return Undone(done.affected, done.version)
 
     def alter(self, change: Alteration, call: Call) -> int | None:
-        with self.alone():
+        with self.exclusive():
             return self._alterer.alter(change, call.caller)
 
-    def alone(self) -> contextlib.AbstractContextManager[None]:
-        return self._writer.paused(self._wait_seconds)
+    def exclusive(self) -> contextlib.AbstractContextManager[None]:
+        return self._writer.exclusive(self._wait_seconds)
 
     def retire(self) -> None:
         self._snapshots.close()

@@ -194,7 +194,6 @@ def adopt(
     config: ConfigOption = None,
 ) -> None:
     """Give every row of a table an id, so that UPDATE and DELETE work on it. Run it again after an early end."""
-    from gateway.lake.adopting.adoption import Adoption, Limits
     from gateway.lake.delta_table import DeltaTable
     from gateway.lake.spark.engine import Spark
     from gateway.ops.assembly import build_lake
@@ -207,15 +206,13 @@ def adopt(
     only = next(iter(settings.catalogs)) if len(settings.catalogs) == 1 else None
     found = lake.catalogs.get(catalog or only).table(schema, name)
     assert isinstance(found, DeltaTable)
-    limits = Limits(retry_seconds=settings.write.retry_seconds)
-    guard = lake.writer_locks.of(found.name.catalog)
-    adoption = Adoption(str(found.name), found.current().log.uri, lake.spark, settings.rowids.column, limits, guard)
+    adoption = found.adoption()
     adoption.check()
     lake.spark.start()
     try:
         with _progress("Starting Spark"):
             lake.spark.wait_ready(_SPARK_START_SECONDS)
-        guard.check()
+        lake.writer_locks.of(found.name.catalog).check()
         with _rows_bar(f"Giving ids to {found.name}") as report:
             adopted = adoption.run(report)
     finally:

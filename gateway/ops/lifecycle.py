@@ -14,7 +14,7 @@ import structlog
 
 from gateway import __version__
 from gateway.errors import GatewayError
-from gateway.lake.spark.engine import Spark, State
+from gateway.lake.spark.engine import Spark, SparkState
 from gateway.ops.assembly import Service, build_service
 from gateway.ops.health import HealthServer
 from gateway.settings import Settings
@@ -66,7 +66,7 @@ class Gateway:
         details: dict[str, object] = {
             "reads": "ready" if ready else "stopping",
             "spark": spark.state.value,
-            "writes": self._writes() if ready and spark.state is State.READY else "unavailable",
+            "writes": self._writes() if ready and spark.state is SparkState.READY else "unavailable",
         }
         if spark.reason:
             details["reason"] = spark.reason

@@ -355,7 +355,7 @@ def test_what_the_rows_do_not_allow_changes_nothing(
     for work, named in (
         (lambda: ddl.change_column_type(schema, "t", pa.field("a", pa.int32())), "'a' has a value that does not fit"),
         (lambda: ddl.change_column_type(schema, "t", pa.field("b", pa.int32())), "'b' has a value that does not fit"),
-        (lambda: ddl.change_column_type(schema, "t", pa.field("f", pa.date32())), "'f' cannot be changed"),
+        (lambda: ddl.change_column_type(schema, "t", pa.field("f", pa.date32())), "'f' has a value that does not fit"),
         (lambda: ddl.set_not_null(schema, "t", "b"), "NULLs"),
         (lambda: ddl.add_constraint(schema, "t", "PRIMARY KEY(a)"), "same (a)"),
         (lambda: ddl.add_constraint(schema, "t", "CHECK (a < 100)"), "a < 100"),
@@ -380,16 +380,13 @@ def test_a_column_becomes_a_type_that_delta_lacks_and_back(
     client.insert(schema, "t", pa.RecordBatch.from_pylist([row], client.table(schema, "t").schema.remove(3)))
     ddl.change_column_type(schema, "t", pa.field("u", pa.uuid()))
     ddl.change_column_type(schema, "t", pa.field("l", pa.list_(pa.uint64(), 2)))
-    assert "'z' cannot be changed" in refused(
-        lambda: ddl.change_column_type(schema, "t", pa.field("z", pa.timestamp("us", "UTC")))
-    )
-    ddl.change_column_type(schema, "t", pa.field("z", pa.timestamp("us", "UTC")), using="timezone('UTC', z)")
+    ddl.change_column_type(schema, "t", pa.field("z", pa.timestamp("us", "UTC")))
     declared = other().table(schema, "t").schema
     assert [declared.field(name).type for name in names[:2]] == [pa.uuid(), pa.list_(pa.uint64(), 2)]
     assert rows(other(), schema, "t", *names) == [(UUID(uuid), [2, None], noon)]
     ddl.change_column_type(schema, "t", pa.field("u", pa.string()))
     assert rows(other(), schema, "t", "u") == [(uuid,)]
-    assert "'u' cannot be changed" in refused(
+    assert "'u' cannot be changed: Catalog Error: Type with name mood does not exist!" in refused(
         lambda: ddl.change_column_type(schema, "t", pa.field("u", pa.string()), using="CAST(u AS mood)")
     )
 

@@ -12,10 +12,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from gateway.errors import NotFoundError, PreconditionError, UnavailableError
-from gateway.lake.adopting.adoption import Adopted, Adoption, Limits
+from gateway.lake.adopting.adoption import Adopted, Limits
 from gateway.lake.spark.engine import Spark
 from gateway.lake.tables.snapshots import MARK_APPLICATION
-from gateway.settings import SparkSettings
 from tests.airport import AirportClient
 from tests.builders import Lake
 from tests.lake.reading import open_table, read
@@ -27,7 +26,7 @@ Adopt = Callable[..., Adopted]
 @pytest.fixture
 def adopt(lake: Lake, lake_spark: Spark) -> Adopt:
     def run(table: str = "t", limits: Limits | None = None, **more: Any) -> Adopted:
-        return Adoption(f"s.{table}", str(lake.path(table)), lake_spark, "_rowid", limits).run(**more)
+        return open_table(lake.path(table), lake_spark).adoption(limits).run(**more)
 
     return run
 
@@ -261,7 +260,7 @@ def test_what_cannot_be_adopted_is_refused(lake: Lake, adopt: Adopt) -> None:
         adopt("nowhere")
     DeltaTable.create(lake.path("t"), plain_schema)
     with pytest.raises(UnavailableError):
-        Adoption("s.t", str(lake.path("t")), Spark(SparkSettings(enabled=False)), "_rowid").run()
+        open_table(lake.path("t")).adoption().run()
 
 
 def test_an_adopted_table_takes_update_and_delete(lake: Lake, adopt: Adopt, client: AirportClient) -> None:

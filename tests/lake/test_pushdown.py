@@ -27,9 +27,9 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.lake.pushdown.datafusion import DataFusion
-from gateway.lake.pushdown.spark import Spark as SparkWords
-from gateway.lake.pushdown.translation import MOST, Binding, Bindings, Translation, translate
+from gateway.lake.pushdown.datafusion import DataFusionDialect
+from gateway.lake.pushdown.spark import SparkDialect
+from gateway.lake.pushdown.translation import MOST, Binding, Bindings, Engine, Translation, conditions_of, translate
 from gateway.wire.filter_parser import Filters, parse_filters
 from gateway.wire.filter_tree import (
     And,
@@ -48,7 +48,12 @@ from gateway.wire.filter_tree import (
 )
 from tests.captures import VECTORS, filters
 
-to_datafusion, to_spark = partial(translate, DataFusion()), partial(translate, SparkWords())
+
+def in_words_of(engine: Engine[Any], conjuncts: Sequence[Any], bindings: Bindings) -> Translation[Any]:
+    return translate(engine, conditions_of(conjuncts, bindings))
+
+
+to_datafusion, to_spark = partial(in_words_of, DataFusionDialect()), partial(in_words_of, SparkDialect())
 
 BIGINT, VARCHAR, BOOLEAN = ValueType(TypeId.BIGINT), ValueType(TypeId.VARCHAR), ValueType(TypeId.BOOLEAN)
 

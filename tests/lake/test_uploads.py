@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 from gateway.catalog.changes import Operation
 from gateway.errors import ConstraintError, GatewayError, PreconditionError, RequestError
 from gateway.lake.tables.id_sets import IdSet, few_ranges
+from gateway.lake.tables.internal_names import POSITION, ROWID_FIELD
 from gateway.lake.tables.schemas import Column, TableSchema
 from gateway.lake.values.types import stored_form
 from gateway.lake.writing.change_sets import last_of_each
-from gateway.lake.writing.staging import POSITION, StagedRows, StagingFolder
-from gateway.lake.writing.uploads import ROWID_FIELD, convert, plan_upload
+from gateway.lake.writing.conversion import convert, plan_upload
+from gateway.lake.writing.staging import StagedRows, StagingFolder
 from gateway.settings import StagingSettings
 
 

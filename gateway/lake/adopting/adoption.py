@@ -8,23 +8,15 @@ its file, which keeps each file's ids together and lets statistics find them.
 
 from __future__ import annotations
 
-import itertools
-import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
 from gateway.catalog.names import fold
-from gateway.errors import (
-    ConflictError,
-    ConstraintError,
-    GatewayError,
-    InternalError,
-    PreconditionError,
-    UnavailableError,
-)
+from gateway.errors import ConflictError, GatewayError, PreconditionError
 from gateway.lake.adopting.numbering import (
     Unnumbered,
     UnnumberedFile,
@@ -32,20 +24,19 @@ from gateway.lake.adopting.numbering import (
     leaves_before,
     rewrite_with_ids,
 )
-from gateway.lake.commits.failures import Failure, explain
-from gateway.lake.commits.notes import CommitNote, StatementNote, find_commit
-from gateway.lake.commits.writer_lock import UNGUARDED, WriteGuard
-from gateway.lake.spark.engine import Profile, Spark
+from gateway.lake.commits.failures import explain
+from gateway.lake.commits.landing import NUMBERED, Landed, Landing
+from gateway.lake.commits.notes import CommitNote, StatementNote
+from gateway.lake.spark.engine import Profile
 from gateway.lake.sql.quoting import quoted, table_at, text_literal
+from gateway.lake.tables.internal_names import check_writable
 from gateway.lake.tables.schemas import Column
-from gateway.lake.tables.snapshots import LOG, LogSnapshot, Snapshots
-from gateway.lake.tables.storage import Folder
+from gateway.lake.tables.snapshots import LogSnapshot
 
 log = structlog.get_logger(__name__)
 
 
 _CALLER = "deltaport adopt"
-_NOTE = "spark.databricks.delta.commitInfo.userMetadata"
 _APPEND_ONLY = "delta.appendOnly"
 _STATISTICS_COLUMNS = "delta.dataSkippingStatsColumns"
 _STATISTICS_COUNT = "delta.dataSkippingNumIndexedCols"
@@ -69,39 +60,28 @@ class Adopted:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much one commit rewrites, but at least a file, and how long others may get in its way."""
+    """How much one commit rewrites, but at least a file."""
 
     commit_bytes: int = 256 << 20
     commit_files: int = 1_000
-    retry_seconds: float = 60
 
 
 class Adoption:
     """One run over one table, by one thread. Others may write to the table meanwhile."""
 
-    def __init__(
-        self,
-        table: str,
-        uri: str,
-        spark: Spark,
-        column: str,
-        limits: Limits | None = None,
-        guard: WriteGuard = UNGUARDED,
-    ) -> None:
-        folder = Folder.open(uri)
-        self._table = table
-        self._snapshots = Snapshots(table, folder, column)
-        self._log = folder.child(LOG)
-        self._spark = spark
+    def __init__(self, landing: Landing, column: str, limits: Limits | None = None) -> None:
+        self._landing = landing
+        self._table = landing.table
+        self._snapshots = landing.snapshots
         self._column = column
         self._limits = limits or Limits()
-        self._guard = guard
 
     def check(self) -> None:
         """Refuse a table that cannot have row ids; needs no Spark."""
         head = self._snapshots.current()
         if head.configuration.get(_APPEND_ONLY, "false").lower() == "true":
             raise PreconditionError(f"table '{self._table}' is append-only: its rows cannot be changed")
+        check_writable(column.name for column in head.schema.columns)
         for column in head.schema.columns:
             if fold(column.name) == fold(self._column):
                 raise PreconditionError(
@@ -153,7 +133,7 @@ class Adoption:
         count = int(head.configuration.get(_STATISTICS_COUNT, _COUNT_DEFAULT))
         if count == 0:
             return self._set(_STATISTICS_COUNT, "1")
-        with self._spark.session(Profile.LATENCY) as session:
+        with self._landing.spark.session(Profile.LATENCY) as session:
             before = leaves_before(session, head.uri, rowid.name)
         return self._alter(f"ALTER COLUMN {quoted(rowid.name)} FIRST") if 0 < count <= before else 0
 
@@ -161,83 +141,47 @@ class Adoption:
         return self._alter(f"SET TBLPROPERTIES ({text_literal(key)} = {text_literal(value)})")
 
     def _alter(self, change: str) -> int:
-        def alter(head: LogSnapshot, note: CommitNote, _attempt: int) -> int:
-            with self._spark.session(Profile.LATENCY) as session:
-                self._guard.check()
-                session.conf.set(_NOTE, note.encode())
-                try:
-                    session.sql(f"ALTER TABLE {table_at(head.uri)} {change}")
-                finally:
-                    session.conf.unset(_NOTE)
-            return 1
+        def alter(session: Any, head: LogSnapshot, _tries: int) -> None:
+            session.sql(f"ALTER TABLE {table_at(head.uri)} {change}")
 
-        return self._commit("alter", alter, landed=1)
+        return int(self._commit("alter", 0, Profile.LATENCY, alter) is not None)
 
     def _find(self) -> Unnumbered:
         head = self._snapshots.current()
         try:
-            with self._spark.session(_profile(head.size.bytes)) as session:
+            with self._landing.spark.session(_profile(head.size.bytes)) as session:
                 return find_unnumbered(session, head.uri, _rowid(head).name)
         except GatewayError:
             raise
         except Exception as error:  # py4j, Spark and Delta each raise their own
-            raise self._failure(error) from error
+            raise self._landing.failure(NUMBERED, explain(error), error) from error
 
     def _number(self, found: Unnumbered, group: Sequence[UnnumberedFile]) -> int:
         """Number a group's rows; 0 when others rewrote its files meanwhile, and the next look finds those."""
         rows = sum(file.rows for file in group)
 
-        def number(head: LogSnapshot, note: CommitNote, attempt: int) -> int:
-            headroom = 0 if attempt == 0 else _HEADROOM
-            with self._spark.session(_profile(sum(file.bytes for file in group))) as session:
-                self._guard.check()
-                return rewrite_with_ids(session, head.uri, _rowid(head).name, found, group, note.encode(), headroom)
+        def number(session: Any, head: LogSnapshot, tries: int) -> int:
+            headroom = 0 if tries == 1 else _HEADROOM
+            return rewrite_with_ids(session, head.uri, _rowid(head).name, found, group, headroom)
 
-        return self._commit("adopt", number, landed=rows, rows=rows)
+        landed = self._commit("adopt", rows, _profile(sum(file.bytes for file in group)), number)
+        return 0 if landed is None else landed.made or rows
 
     def _commit(
-        self,
-        operation: str,
-        attempt: Callable[[LogSnapshot, CommitNote, int], int],
-        landed: int,
-        rows: int = 0,
-    ) -> int:
-        """Run a commit until it lands; what it answers, or `landed` where it landed in spite of an error."""
-        deadline = time.monotonic() + self._limits.retry_seconds
-        for number in itertools.count():
-            head = self._snapshots.current()
-            note = CommitNote((StatementNote(operation, _CALLER, rows),))
-            started = time.monotonic()
-            try:
-                done = attempt(head, note, number)
-            except GatewayError:
-                raise
-            except Exception as error:  # py4j, Spark and Delta each raise their own
-                if find_commit(self._log, head.version, note.id) is not None:
-                    return landed
-                if explain(error).failure is not Failure.CONFLICT:
-                    raise self._failure(error) from error
-                if time.monotonic() > deadline:
-                    waited = f"{self._limits.retry_seconds:g} s"
-                    raise ConflictError(
-                        f"table '{self._table}': other writers were faster for {waited}; run it again"
-                    ) from error
-                time.sleep(random.uniform(0.02, 0.1))  # noqa: S311 - jitter
-                continue
-            seconds = round(time.monotonic() - started, 3)
-            log.info("adoption_committed", table=self._table, operation=operation, seconds=seconds, rows=rows)
-            return done
-        raise AssertionError
+        self, operation: str, rows: int, profile: Profile, make: Callable[[Any, LogSnapshot, int], int | None]
+    ) -> Landed[int | None] | None:
+        """Run a commit until it lands; None where there was nothing to do."""
 
-    def _failure(self, error: Exception) -> GatewayError:
-        explained = explain(error)
-        if explained.failure is Failure.CONSTRAINT:
-            return ConstraintError(explained.detail)
-        log.error("adoption_failed", table=self._table, error=type(error).__name__, detail=explained.detail)
-        if explained.failure is Failure.SPARK_GONE:
-            # Whether the last commit was written or not, the next run looks again and does what is missing.
-            return UnavailableError("Spark stopped; what was committed before stays, run it again")
-        return InternalError(f"table '{self._table}': Spark could not give ids; what was committed before stays")
+        def attempt(head: LogSnapshot, tries: int) -> Landed[int | None] | None:
+            started = time.monotonic()
+            note = CommitNote((StatementNote(operation, _CALLER, rows),))
+            landed = self._landing.commit(NUMBERED, head, note, profile, lambda session: make(session, head, tries))
+            if landed is not None:
+                seconds = round(time.monotonic() - started, 3)
+                log.info("adoption_committed", table=self._table, operation=operation, seconds=seconds, rows=rows)
+            return landed
+
+        return self._landing.run(NUMBERED, attempt)
 
 
 def _rowid(head: LogSnapshot) -> Column:

@@ -16,8 +16,8 @@ import pyarrow as pa
 import structlog
 
 from gateway.catalog.changes import Statement, WriteContext, WriteOptions
-from gateway.errors import ConflictError, PreconditionError
-from gateway.lake.writing.statements import FullyChangeable
+from gateway.errors import ConflictError, OutcomeUnknownError, PreconditionError, UnavailableError
+from gateway.lake.writing.delta_statements import FullyChangeable
 
 if TYPE_CHECKING:
     from gateway.lake.adopting.adoption import Adopted
@@ -42,7 +42,10 @@ class Numbering:
         """Whether rows got ids since a statement has begun; many statements may meet the same rows."""
         with self._turn:
             if self._useful_runs == begun:
-                adopted = self._adopt()
+                try:
+                    adopted = self._adopt()
+                except OutcomeUnknownError as error:  # which is not the statement's own
+                    raise UnavailableError(f"{error.message}; the statement was not written, run it again") from error
                 log.info("rows_numbered", table=self.table, rows=adopted.rows, commits=adopted.commits)
                 self._useful_runs += adopted.rows > 0
             return self._useful_runs > begun

@@ -17,13 +17,11 @@ import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Window, functions
 
+from gateway.lake.commits.delta_log import delta_log, read_files, replace_files, seq, start_transaction
 from gateway.lake.sql.quoting import quoted
+from gateway.lake.tables.internal_names import DUPLICATE, FIRST, LAST, PATH, PLACE, START, TASK
 from gateway.lake.tables.snapshots import MARK_APPLICATION
 
-_NOTE = "spark.databricks.delta.commitInfo.userMetadata"
-# What is told of a row while it is numbered: its place in the read, the task that reads it, its file.
-_PLACE, _TASK, _PATH = "__deltaport_place", "__deltaport_task", "__deltaport_path"
-_FIRST, _LAST, _START, _DOUBLED = (f"__deltaport_{name}" for name in ("first", "last", "start", "doubled"))
 _PLACE_BITS = 33  # Spark's monotonically_increasing_id: the task above, the row's number in the task below
 
 
@@ -39,7 +37,7 @@ class UnnumberedFile:
 
 @dataclass(frozen=True, slots=True)
 class Unnumbered:
-    """What is to be numbered at a version; `kept` tells, for each doubled id, the file whose row keeps it."""
+    """What is to be numbered at a version; `kept` holds, for each duplicate id, the file whose row keeps it."""
 
     highest: int
     files: list[UnnumberedFile]
@@ -56,24 +54,24 @@ class Unnumbered:
 
 def find_unnumbered(session: Any, uri: str, rowid: str) -> Unnumbered:
     """Look through a table's newest version; the ids of all rows are read, nothing else."""
-    snapshot = _delta_log(session, uri).startTransaction().snapshot()
+    snapshot = delta_log(session, uri).startTransaction().snapshot()
     rows = (
         session.read.format("delta")
         .option("versionAsOf", snapshot.version())
         .load(uri)
         .select(
             functions.col(quoted(rowid)).alias("id"),
-            functions.col("_metadata.file_path").alias(_PATH),
+            functions.col("_metadata.file_path").alias(PATH),
             functions.col("_metadata.file_modification_time").alias("modified"),
         )
     )
-    counts = dict(rows.where("id IS NULL").groupBy(_PATH).count().collect())
+    counts = dict(rows.where("id IS NULL").groupBy(PATH).count().collect())
     highest = rows.agg(functions.max("id")).collect()[0][0]
     kept = None if highest is None else _kept(rows)
     if kept is not None:
-        own = functions.when(functions.col(_PATH) == functions.col("kept"), functions.col("id"))
+        own = functions.when(functions.col(PATH) == functions.col("kept"), functions.col("id"))
         more = functions.count("*") - functions.count_distinct(own)
-        for path, count in rows.join(kept, "id").groupBy(_PATH).agg(more).collect():
+        for path, count in rows.join(kept, "id").groupBy(PATH).agg(more).collect():
             counts[path] = counts.get(path, 0) + count
     wanted = {unquote(path): count for path, count in counts.items() if count}
     files = [
@@ -90,13 +88,13 @@ def _kept(rows: Any) -> Any:
     twice = rows.where("id IS NOT NULL").groupBy("id").count().where("count > 1").select("id")
     if twice.isEmpty():  # the usual case costs but this one look
         return None
-    oldest = functions.min(functions.struct("modified", _PATH))[_PATH]
+    oldest = functions.min(functions.struct("modified", PATH))[PATH]
     return rows.join(twice, "id").groupBy("id").agg(oldest.alias("kept")).persist(StorageLevel.DISK_ONLY)
 
 
 def _files(session: Any, uri: str, snapshot: Any) -> list[tuple[str, str, int, int]]:
     """Full path, name in the log, bytes and time of each file; paths are compared without their escapes."""
-    base = unquote(_delta_log(session, uri).dataPath().toUri().toString())
+    base = unquote(delta_log(session, uri).dataPath().toUri().toString())
     listed = DataFrame(snapshot.allFiles().toDF(), session).select("path", "size", "modificationTime").collect()
     return [(_full_path(base, path), path, size, modified) for path, size, modified in listed]
 
@@ -110,39 +108,30 @@ def _full_path(base: str, path: str) -> str:
 
 
 def rewrite_with_ids(
-    session: Any, uri: str, rowid: str, found: Unnumbered, files: Sequence[UnnumberedFile], note: str, headroom: int
+    session: Any, uri: str, rowid: str, found: Unnumbered, files: Sequence[UnnumberedFile], headroom: int
 ) -> int:
     """Number the rows of these files in one commit; how many rows. 0, and no commit, when the files are gone.
 
     With a headroom, the ids begin that far above the mark, and others may give
     ids meanwhile; without, whoever does is a conflict.
     """
-    jvm = session._jvm
-    # Delta's transaction takes its settings from the thread's session.
-    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
-    transaction = _delta_log(session, uri).startTransaction()
+    jvm, transaction = session._jvm, start_transaction(session, uri)
     added = list(transaction.snapshot().allFiles().filter(_named(files)).collectAsList())
     start = max(_mark(transaction, watched=headroom == 0), found.highest) + 1 + headroom
-    transaction.trackFilesRead(_seq(jvm, added))
+    transaction.trackFilesRead(seq(jvm, added))
     rows = _read(session, uri, transaction, added)
-    doubled = _doubled(rows, rowid, found)
-    spans, count, end = _spans(rows, rowid, doubled, start)
+    duplicates = _duplicates(rows, rowid, found)
+    spans, count, end = _spans(rows, rowid, duplicates, start)
     if count == 0:
         return 0
-    numbered = _numbered(session, rows, rowid, doubled, spans)
-    written = jvm.scala.jdk.javaapi.CollectionConverters.asJava(transaction.writeFiles(numbered._jdf))
-    now = int(time.time() * 1000)
+    numbered = _numbered(session, rows, rowid, duplicates, spans)
+    now = jvm.scala.Option.apply(int(time.time() * 1000))
     actions = [
-        jvm.org.apache.spark.sql.delta.actions.SetTransaction(MARK_APPLICATION, end - 1, jvm.scala.Option.apply(now)),
-        *(file.removeWithTimestamp(now, True) for file in added),
-        *written,
+        jvm.org.apache.spark.sql.delta.actions.SetTransaction(MARK_APPLICATION, end - 1, now),
+        *replace_files(jvm, transaction, added, numbered),
     ]
     update = getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$Update")(jvm.scala.Option.apply(None))
-    session.conf.set(_NOTE, note)
-    try:
-        transaction.commit(_seq(jvm, actions), update)
-    finally:
-        session.conf.unset(_NOTE)
+    transaction.commit(seq(jvm, actions), update)
     return count
 
 
@@ -155,56 +144,53 @@ def _mark(transaction: Any, *, watched: bool) -> int:
 
 def _read(session: Any, uri: str, transaction: Any, added: list[Any]) -> Any:
     """The files' rows, each with its place. Spark cuts the same files into the same tasks each time it reads them."""
-    jvm, snapshot, delta_log = session._jvm, transaction.snapshot(), _delta_log(session, uri)
-    read = delta_log.createDataFrame(snapshot, _seq(jvm, added), False, jvm.scala.Option.apply(None))
-    tracked = jvm.org.apache.spark.sql.delta.RowTracking.preserveRowTrackingColumns(read, snapshot)
-    rows = DataFrame(tracked, session).select(
+    rows = read_files(session, uri, transaction, added).select(
         "*",
-        functions.monotonically_increasing_id().alias(_PLACE),
-        functions.col("_metadata.file_path").alias(_PATH),
+        functions.monotonically_increasing_id().alias(PLACE),
+        functions.col("_metadata.file_path").alias(PATH),
     )
-    return rows.withColumn(_TASK, functions.shiftright(_PLACE, _PLACE_BITS))
+    return rows.withColumn(TASK, functions.shiftright(PLACE, _PLACE_BITS))
 
 
-def _doubled(rows: Any, rowid: str, found: Unnumbered) -> Any:
-    """The places of rows whose id another row keeps, None where no id is doubled."""
+def _duplicates(rows: Any, rowid: str, found: Unnumbered) -> Any:
+    """The places of rows whose id another row keeps, None where no id has duplicates."""
     if found.kept is None:
         return None
-    members = rows.select(functions.col(quoted(rowid)).alias("id"), _PLACE, _TASK, _PATH).join(found.kept, "id")
-    nth = functions.row_number().over(Window.partitionBy("id", _PATH).orderBy(_PLACE))
-    others = members.withColumn("nth", nth).where(f"{_PATH} != kept OR nth > 1")
-    return others.select(functions.col("id").alias(_DOUBLED), _PLACE, _TASK)
+    members = rows.select(functions.col(quoted(rowid)).alias("id"), PLACE, TASK, PATH).join(found.kept, "id")
+    nth = functions.row_number().over(Window.partitionBy("id", PATH).orderBy(PLACE))
+    others = members.withColumn("nth", nth).where(f"{PATH} != kept OR nth > 1")
+    return others.select(functions.col("id").alias(DUPLICATE), PLACE, TASK)
 
 
-def _spans(rows: Any, rowid: str, doubled: Any, start: int) -> tuple[pa.Table, int, int]:
+def _spans(rows: Any, rowid: str, duplicates: Any, start: int) -> tuple[pa.Table, int, int]:
     """For each task its first and last place to number and the first's id; how many rows; the first id left over."""
-    places = rows.where(functions.col(quoted(rowid)).isNull()).select(_PLACE, _TASK)
-    if doubled is not None:
-        places = places.unionByName(doubled.select(_PLACE, _TASK))
-    found = places.groupBy(_TASK).agg(functions.min(_PLACE), functions.max(_PLACE), functions.count("*")).collect()
+    places = rows.where(functions.col(quoted(rowid)).isNull()).select(PLACE, TASK)
+    if duplicates is not None:
+        places = places.unionByName(duplicates.select(PLACE, TASK))
+    found = places.groupBy(TASK).agg(functions.min(PLACE), functions.max(PLACE), functions.count("*")).collect()
     count = 0
     spans = []
     for task, first, last, size in sorted(found):
-        spans.append({_TASK: task, _FIRST: first, _LAST: last, _START: start})
+        spans.append({TASK: task, FIRST: first, LAST: last, START: start})
         start += last - first + 1
         count += size
-    kinds = pa.schema([(name, pa.int64()) for name in (_TASK, _FIRST, _LAST, _START)])
+    kinds = pa.schema([(name, pa.int64()) for name in (TASK, FIRST, LAST, START)])
     return pa.Table.from_pylist(spans, kinds), count, start
 
 
-def _numbered(session: Any, rows: Any, rowid: str, doubled: Any, spans: pa.Table) -> Any:
-    names = [name for name in rows.columns if name not in (_PLACE, _PATH, _TASK)]
-    rows = rows.join(functions.broadcast(session.createDataFrame(spans)), _TASK, "left")
-    own, place = functions.col(quoted(rowid)), functions.col(_PLACE)
+def _numbered(session: Any, rows: Any, rowid: str, duplicates: Any, spans: pa.Table) -> Any:
+    names = [name for name in rows.columns if name not in (PLACE, PATH, TASK)]
+    rows = rows.join(functions.broadcast(session.createDataFrame(spans)), TASK, "left")
+    own, place = functions.col(quoted(rowid)), functions.col(PLACE)
     wanted = own.isNull()
-    fits = place.between(functions.col(_FIRST), functions.col(_LAST))
-    if doubled is not None:
-        rows = rows.join(doubled.drop(_TASK), _PLACE, "left")
-        other = functions.col(_DOUBLED)
+    fits = place.between(functions.col(FIRST), functions.col(LAST))
+    if duplicates is not None:
+        rows = rows.join(duplicates.drop(TASK), PLACE, "left")
+        other = functions.col(DUPLICATE)
         wanted = wanted | other.isNotNull()
         fits = fits & (other.isNull() | other.eqNullSafe(own))
     # A row that is not where it was a moment ago must not get an id that may be another's.
-    new = functions.when(fits, functions.col(_START) + place - functions.col(_FIRST)).otherwise(
+    new = functions.when(fits, functions.col(START) + place - functions.col(FIRST)).otherwise(
         functions.raise_error(functions.lit("rows moved")).cast("long")
     )
     rows = rows.withColumn(rowid, functions.when(wanted, new).otherwise(own))
@@ -213,14 +199,6 @@ def _numbered(session: Any, rows: Any, rowid: str, doubled: Any, spans: pa.Table
 
 def _named(files: Sequence[UnnumberedFile]) -> Any:
     return functions.col("path").isin([file.path for file in files])._jc
-
-
-def _delta_log(session: Any, uri: str) -> Any:
-    return session._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, uri)
-
-
-def _seq(jvm: Any, items: Sequence[Any]) -> Any:
-    return jvm.org.apache.spark.api.python.PythonUtils.toSeq(list(items))
 
 
 def leaves_before(session: Any, uri: str, column: str) -> int:

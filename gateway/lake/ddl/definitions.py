@@ -27,6 +27,7 @@ from gateway.lake.sql.checks import (
     translate_check,
     translate_default,
 )
+from gateway.lake.tables.internal_names import is_internal
 from gateway.lake.tables.schemas import CHECK_TEXT_PREFIX, CONSTRAINT_PREFIX, DEFAULT_TEXT, ROWID
 from gateway.lake.values.types import ANNOTATION_KEY, form_of, stored_form
 from gateway.lake.writing.keys import PRIMARY_KEY, UNIQUE
@@ -35,7 +36,6 @@ from gateway.wire.listing import COMMENT_KEY, DEFAULT_KEY
 
 MAPPING_MODE = "delta.columnMapping.mode"
 _MAPPING_ID, _PHYSICAL_NAME = "delta.columnMapping.id", "delta.columnMapping.physicalName"
-_OWN_NAMES = "__deltaport"  # columns that the gateway adds to rows on their way
 CURRENT_DEFAULT = "CURRENT_DEFAULT"
 _PROPERTIES = {
     MAPPING_MODE: "name",
@@ -152,7 +152,7 @@ class Definition:
 
 
 def named_type(column: Json) -> NamedType:
-    return NamedType(column["name"], form_of(column["name"], column["type"], column["metadata"]).told.type)
+    return NamedType(column["name"], form_of(column["name"], column["type"], column["metadata"]).declared.type)
 
 
 def _names(text: str | None) -> list[str]:
@@ -216,11 +216,11 @@ def new_column(wanted: pa.Field) -> Json:
     form = stored_form(wanted)
     metadata: Json = {} if form.annotation is None else {ANNOTATION_KEY: form.annotation}
     column: Json = {"name": wanted.name, "type": form.delta, "nullable": True, "metadata": metadata}
-    told = wanted.metadata or {}
-    if COMMENT_KEY in told:
-        metadata["comment"] = told[COMMENT_KEY].decode("utf-8", "replace")
-    if DEFAULT_KEY in told:
-        set_default(column, told[DEFAULT_KEY].decode("utf-8", "replace"))
+    declared = wanted.metadata or {}
+    if COMMENT_KEY in declared:
+        metadata["comment"] = declared[COMMENT_KEY].decode("utf-8", "replace")
+    if DEFAULT_KEY in declared:
+        set_default(column, declared[DEFAULT_KEY].decode("utf-8", "replace"))
     return column
 
 
@@ -240,8 +240,10 @@ def check_column_name(name: str, rowid_column: str) -> None:
     shown = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in name[:60])
     if not name.strip():
         raise RequestError("a column name is empty")
-    if fold(name) in (fold(rowid_column), ROWID) or fold(name).startswith(_OWN_NAMES):
+    if fold(name) in (fold(rowid_column), ROWID):
         raise RequestError(f"column name '{shown}' is taken by the gateway's row ids")
+    if is_internal(name):
+        raise RequestError(f"column name '{shown}' begins as the names that the gateway keeps for itself do")
     if any(not char.isprintable() for char in name):
         raise RequestError(f"column name '{shown}' must not hold control characters")
     if len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:

@@ -2,13 +2,13 @@
 
 The client filters again, so a predicate may keep too many rows and never too few,
 and it must never make an engine raise. Each conjunct is turned into a condition
-(`rules`), and what is left of it into the engine's own words; a conjunct
+(`rules`), once per scan, and what is left of it into the engine's own words; a conjunct
 of which nothing is left, or which is too large for an engine, is dropped.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from gateway.lake.pushdown.conditions import (
     ALWAYS,
@@ -20,14 +20,15 @@ from gateway.lake.pushdown.conditions import (
     Size,
     size_of,
 )
+from gateway.lake.pushdown.inexact_statistics import guarded
 from gateway.lake.pushdown.operands import Binding, Bindings
 from gateway.lake.pushdown.rules import OutOfStepsError, Rules
-from gateway.lake.pushdown.statistics import guarded
 from gateway.wire.filter_tree import Expression
 
-__all__ = ["Binding", "Bindings", "Engine", "Translation", "say", "translate"]
+__all__ = ["Binding", "Bindings", "Conditions", "Engine", "Translation", "conditions_of", "say", "translate"]
 
 P = TypeVar("P")
+Conditions: TypeAlias = Sequence[Condition | None]
 
 # One predicate. DataFusion's parser ends at 50 levels, and a chain of 5,000 ORs ends the
 # process with a stack overflow; Spark's code generator gives up at some hundred conditions.
@@ -56,14 +57,28 @@ class Translation(Generic[P]):
     dropped: int
 
 
-def translate(engine: Engine[P], conjuncts: Sequence[Expression], bindings: Bindings) -> Translation[P]:
-    """The client's conjuncts in the engine's words, over unqualified column names."""
-    rules, room, parts = Rules(bindings), MOST, []
+def conditions_of(conjuncts: Sequence[Expression], bindings: Bindings) -> Conditions:
+    """Each of the client's conjuncts as a condition on the stored columns; None where it is too deep for that."""
+    rules = Rules(bindings)
+    found: list[Condition | None] = []
     for conjunct in conjuncts:
         try:
-            condition = guarded(rules.holds(conjunct, True))
-            size = size_of(condition)
+            found.append(rules.holds(conjunct, True))
         except (OutOfStepsError, RecursionError):
+            found.append(None)
+    return found
+
+
+def translate(engine: Engine[P], conditions: Conditions) -> Translation[P]:
+    """A scan's conditions in the engine's words, over unqualified column names."""
+    room, parts = MOST, []
+    for known in conditions:
+        if known is None:
+            continue
+        try:
+            condition = guarded(known)
+            size = size_of(condition)
+        except RecursionError:
             continue
         if size.leaves > room.leaves or size.values > room.values or size.nesting > room.nesting:
             continue
@@ -72,7 +87,7 @@ def translate(engine: Engine[P], conjuncts: Sequence[Expression], bindings: Bind
             parts.append(part)
             room = Size(room.leaves - size.leaves, room.values - size.values, room.nesting)
     predicate = engine.all(parts) if parts else None
-    return Translation(predicate, pushed=len(parts), dropped=len(conjuncts) - len(parts))
+    return Translation(predicate, pushed=len(parts), dropped=len(conditions) - len(parts))
 
 
 def say(engine: Engine[P], condition: Condition) -> P | None:

@@ -7,8 +7,6 @@ well the statistics served. Only estimates depend on it, never a result.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Sequence
 from functools import reduce
 
 import pyarrow as pa
@@ -26,19 +24,18 @@ from gateway.lake.pushdown.conditions import (
     Target,
     all_of,
 )
-from gateway.lake.pushdown.operands import Bindings
-from gateway.lake.pushdown.rules import OutOfStepsError, Rules
+from gateway.lake.pushdown.translation import Conditions
 from gateway.lake.tables.schemas import Column
 from gateway.lake.tables.snapshots import LogSnapshot
-from gateway.wire.filter_tree import Expression, Operator
+from gateway.wire.filter_tree import Operator
 
 _CUT_MILLISECONDS = 1_000  # statistics of timestamps are cut to milliseconds
 _MANY_VALUES = 100  # beyond this an IN list counts as the range it spans
 
 
-def surviving_files(snapshot: LogSnapshot, conjuncts: Sequence[Expression], bindings: Bindings) -> list[int]:
-    """Positions of the files that may hold a row for which every conjunct is true."""
-    return files_for(snapshot, _condition(conjuncts, bindings))
+def surviving_files(snapshot: LogSnapshot, conditions: Conditions) -> list[int]:
+    """Positions of the files that may hold a row for which every condition is true."""
+    return files_for(snapshot, all_of([condition for condition in conditions if condition is not None]))
 
 
 def files_for(snapshot: LogSnapshot, condition: Condition) -> list[int]:
@@ -47,14 +44,6 @@ def files_for(snapshot: LogSnapshot, condition: Condition) -> list[int]:
     if mask is None:
         return list(range(snapshot.files.num_rows))
     return [index for index, keep in enumerate(mask.to_pylist()) if keep is not False]
-
-
-def _condition(conjuncts: Sequence[Expression], bindings: Bindings) -> Condition:
-    rules, known = Rules(bindings), []
-    for conjunct in conjuncts:
-        with contextlib.suppress(OutOfStepsError, RecursionError):
-            known.append(rules.holds(conjunct, True))
-    return all_of(known)
 
 
 def _may_match(snapshot: LogSnapshot, condition: Condition) -> pa.Array | None:

@@ -1,7 +1,7 @@
 """Reading a snapshot: route, filter, pieces, and the stream of full-width batches.
 
 Two routes, one result. Whatever the route, a stream holds a bounded amount of
-memory, gives exactly the told shape, and can be closed from another thread.
+memory, gives exactly the declared shape, and can be closed from another thread.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ import structlog
 
 from gateway.catalog.capabilities import BatchStream, Chunk, ScanReport, ScanRequest
 from gateway.errors import CancelledError
-from gateway.lake.pushdown.datafusion import DataFusion
-from gateway.lake.pushdown.translation import Binding, Bindings, translate
-from gateway.lake.reading.direct import Explained, engine_rows
+from gateway.lake.pushdown.datafusion import DataFusionDialect
+from gateway.lake.pushdown.translation import Binding, Bindings, Conditions, conditions_of, translate
 from gateway.lake.reading.lookups import Selection
 from gateway.lake.reading.own_reads import OwnReads
 from gateway.lake.reading.projection import (
@@ -64,28 +63,33 @@ class Readers:
             return []
         if snapshot.size.bytes <= self._settings.endpoint_bytes:
             return [None]
-        files = surviving_files(snapshot, request.conjuncts, bindings_of(snapshot.schema, request.shape))
+        files = surviving_files(snapshot, _conditions(snapshot.schema, request))
         return cut(snapshot, files, None, self._settings.endpoint_bytes, self._settings.max_endpoints)
 
     def open(self, snapshot: LogSnapshot, request: ScanRequest, report: ScanReport) -> BatchStream:
         projection = project(snapshot.schema, request)
-        bindings = bindings_of(snapshot.schema, request.shape)
+        conditions = _conditions(snapshot.schema, request)
         filtered = [c for c in snapshot.schema.columns if c.name in referenced_columns(request.conjuncts)]
         route = self._routes.choose(snapshot, [*projection.reads, *filtered])
-        files = surviving_files(snapshot, request.conjuncts, bindings)
+        files = surviving_files(snapshot, conditions)
         report.route, report.route_reason = route.engine, route.reason
         report.files_total = snapshot.size.files
         report.files_pruned = snapshot.size.files - len(files)
         if route.engine == "spark":
+            part, widths = request.slice, self._widths
             return SparkStream(
-                self._spark, snapshot, projection, request, bindings, self._settings, report, self._widths, files
+                self._spark, snapshot, projection, conditions, part, self._settings, report, widths, files
             )
         pieces = cut(snapshot, files, request.slice, self._settings.piece_bytes, at_most=10_000)
-        query = _direct_query(request, projection, bindings, report)
+        query = _direct_query(projection, conditions, report)
         return DirectStream(snapshot, projection, query, pieces, self._settings, report, self._widths, files)
 
 
-def bindings_of(schema: TableSchema, shape: pa.Schema) -> Bindings:
+def _conditions(schema: TableSchema, request: ScanRequest) -> Conditions:
+    return conditions_of(request.conjuncts, _bindings(schema, request.shape)) if request.conjuncts else ()
+
+
+def _bindings(schema: TableSchema, shape: pa.Schema) -> Bindings:
     """The client's column names, as filters use them, to the stored columns."""
     bound = {column.name: Binding(column.name, column.type, form=column.form) for column in schema.columns}
     named_rowid = next((field.name for field in shape if is_rowid(field)), None)
@@ -108,8 +112,8 @@ class _Query:
         return f"{self.select}{where}"
 
 
-def _direct_query(request: ScanRequest, projection: Projection, bindings: Bindings, report: ScanReport) -> _Query:
-    translation = translate(DataFusion(), request.conjuncts, bindings)
+def _direct_query(projection: Projection, conditions: Conditions, report: ScanReport) -> _Query:
+    translation = translate(DataFusionDialect(), conditions)
     report.filters_pushed, report.filters_dropped = translation.pushed, translation.dropped
     # With nothing to read the engine still counts rows, from the files' footers alone.
     columns = ", ".join(double_quoted(column.name) for column in projection.reads) or "1"
@@ -148,7 +152,7 @@ class DirectStream:
         seen, total = 0, self._snapshot.size.rows or 0
         for index, piece in enumerate(self._pieces):
             # Between pieces a cancelled scan ends, even one that finds no rows to hand over.
-            self._start(self._query.sql(slice_predicate(DataFusion(), piece, self._snapshot.schema)))
+            self._start(self._query.sql(slice_predicate(DataFusionDialect(), piece, self._snapshot.schema)))
             while (batch := self._next()) is not None:
                 seen += batch.num_rows
                 progress = min(1.0, max(index / len(self._pieces), seen / total if total else 0.0))
@@ -164,7 +168,7 @@ class DirectStream:
     def _start(self, sql: str) -> None:
         if self._closed:
             raise CancelledError("the scan was cancelled")
-        with self._explained():
+        with self._snapshot.explained_errors():
             reader = self._snapshot.query(sql, self._batch_rows())
         with self._lock:
             if self._closed:
@@ -176,7 +180,7 @@ class DirectStream:
             reader = self._reader  # held only while it reads: `close` drops the other reference
             if reader is None:
                 raise CancelledError("the scan was cancelled")
-            with self._explained():
+            with self._snapshot.explained_errors():
                 try:
                     batch = reader.read_next_batch()
                 except StopIteration:
@@ -197,7 +201,4 @@ class DirectStream:
             reads = self._projection.reads
             self._row_bytes = self._widths.row_bytes(self._snapshot, reads, self._files, expands_texts=False)
         kinds = (field.type for field in self._projection.shape)
-        return engine_rows(rows_per_batch(kinds, self._row_bytes, self._settings))
-
-    def _explained(self) -> Explained:
-        return Explained(self._snapshot)
+        return rows_per_batch(kinds, self._row_bytes, self._settings)

@@ -1,4 +1,4 @@
-"""A scan through Spark, in the told shape; it can be closed from another thread, whatever the JVM does."""
+"""A scan through Spark, in the declared shape; it can be closed from another thread, whatever the JVM does."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import functions
 
-from gateway.catalog.capabilities import Chunk, ScanReport, ScanRequest
+from gateway.catalog.capabilities import Chunk, ScanReport
 from gateway.errors import CancelledError, GatewayError, InternalError, UnavailableError
-from gateway.lake.pushdown.spark import Spark as SparkWords
-from gateway.lake.pushdown.translation import Bindings, translate
+from gateway.lake.pushdown.spark import SparkDialect
+from gateway.lake.pushdown.translation import Conditions, translate
 from gateway.lake.reading.projection import Projection, Widener, pieces_of, rows_per_batch
 from gateway.lake.reading.slices import slice_predicate
 from gateway.lake.reading.spark_batches import SparkBatches, begun_apart, in_background, in_small_partitions
 from gateway.lake.reading.widths import Widths
-from gateway.lake.spark.engine import Profile, Spark, State
+from gateway.lake.spark.engine import Profile, Spark, SparkState
 from gateway.lake.sql.quoting import quoted
 from gateway.lake.tables.snapshots import LogSnapshot
 from gateway.settings import ScanSettings
+from gateway.wire.tickets import Slice
 
 
 class SparkStream:
@@ -33,8 +34,8 @@ class SparkStream:
         spark: Spark,
         snapshot: LogSnapshot,
         projection: Projection,
-        request: ScanRequest,
-        bindings: Bindings,
+        conditions: Conditions,
+        part: Slice | None,
         settings: ScanSettings,
         report: ScanReport,
         widths: Widths,
@@ -44,8 +45,8 @@ class SparkStream:
         self._spark = spark
         self._snapshot = snapshot
         self._projection = projection
-        self._request = request
-        self._bindings = bindings
+        self._conditions = conditions
+        self._slice = part
         self._settings = settings
         self._widths = widths
         self._files = files
@@ -54,7 +55,7 @@ class SparkStream:
         self._context: Any = None
         self._batches: SparkBatches | None = None
         self._closed = False
-        if spark.state is not State.READY:
+        if spark.state is not SparkState.READY:
             raise UnavailableError(f"table '{snapshot.table}' needs Spark ({report.route_reason}): {spark.reason}")
 
     def __iter__(self) -> Iterator[Chunk]:
@@ -111,11 +112,11 @@ class SparkStream:
     def _frame(self, session: Any) -> Any:
         snapshot = self._snapshot
         frame = session.read.format("delta").option("versionAsOf", snapshot.version).load(snapshot.uri)
-        translation = translate(SparkWords(), self._request.conjuncts, self._bindings)
+        translation = translate(SparkDialect(), self._conditions)
         self.report.filters_pushed, self.report.filters_dropped = translation.pushed, translation.dropped
         if translation.predicate is not None:
             frame = frame.where(translation.predicate)
-        if (part := slice_predicate(SparkWords(), self._request.slice, snapshot.schema)) is not None:
+        if (part := slice_predicate(SparkDialect(), self._slice, snapshot.schema)) is not None:
             frame = frame.where(part)
         snapshot.check_in_place()  # Spark finds a table by its place, where another one may be by now
         columns = [functions.col(quoted(column.name)) for column in self._projection.reads]

@@ -122,15 +122,32 @@ class LogSnapshot:
         assert self._read_rows is not None, "these snapshots were made without a reader"
         return self._read_rows(self, selection)
 
-    def query(self, sql: str, batch_rows: int) -> pa.RecordBatchReader:
-        """Start a query of the direct reader.
+    def query(self, sql: str, most_rows: int) -> pa.RecordBatchReader:
+        """Start a query of the direct reader, with at most so many rows per batch.
 
         Read through the C stream only: iterating deltalake's own reader keeps
         the GIL for as long as a batch takes, and every other call waits.
         """
         if not self.is_directly_readable:
             raise UnsupportedError(f"table '{self.table}' uses a Delta feature that only Spark can read here")
+        batch_rows = next((rows for rows in BATCH_ROWS if rows <= most_rows), BATCH_ROWS[-1])
         return pa.RecordBatchReader.from_stream(self._builder(batch_rows).execute(sql))
+
+    @contextlib.contextmanager
+    def explained_errors(self) -> Iterator[None]:
+        """Errors of the direct reader in our words; what it says itself, with its paths, goes to the log only."""
+        try:
+            yield
+        except (GatewayError, GeneratorExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # a panic of the native reader is a BaseException
+            self.check_in_place()
+            text = str(error).lower()
+            if "not found" in text or "no such file" in text:
+                raise InternalError(
+                    f"table '{self.table}': a data file of version {self.version} is missing"
+                ) from error
+            raise InternalError(f"table '{self.table}': version {self.version} cannot be read") from error
 
     def _builder(self, batch_rows: int) -> QueryBuilder:
         """Two threads may both register; either result serves."""
@@ -302,7 +319,7 @@ def _register(table: DeltaTable, batch_rows: int) -> QueryBuilder:
 
 @contextlib.contextmanager
 def _log_errors(table: str) -> Iterator[None]:
-    """The log reader's errors as ours: a missing log is NotFound, an unreadable one is told in our own words."""
+    """The log reader's errors as ours: a missing log is NotFound, an unreadable one is reported in our own words."""
     try:
         yield
     except GatewayError:

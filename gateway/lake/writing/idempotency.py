@@ -26,9 +26,10 @@ from gateway.errors import CancelledError, PreconditionError, RequestError
 from gateway.lake.commits.notes import Noted, noted_in
 from gateway.lake.tables.history import commit_times
 from gateway.lake.tables.id_sets import IdSet
+from gateway.lake.tables.internal_names import POSITION
 from gateway.lake.tables.storage import Folder
 from gateway.lake.writing.pending import Committed
-from gateway.lake.writing.staging import POSITION, StagedRows
+from gateway.lake.writing.staging import StagedRows
 
 _WINDOW_ROWS = 8_192
 _LOOK_SECONDS = 1
@@ -50,7 +51,7 @@ class Head(Protocol):
 class Answer:
     digest: str
     committed: Committed
-    told_at: float  # seconds since the epoch
+    written_at: float  # seconds since the epoch
     transaction: str | None = None
 
 
@@ -96,7 +97,7 @@ class Answers:
         """Forget the keys that are older than the window."""
         since = self._clock() - self._window_seconds
         with self._lock:
-            while self._known and next(iter(self._known.values())).told_at < since:
+            while self._known and next(iter(self._known.values())).written_at < since:
                 self._known.popitem(last=False)
 
     def find(self, context: WriteContext) -> Committed | None:
@@ -153,7 +154,7 @@ class Answers:
         since = self._clock() - self._window_seconds
         self._catch_up(since)
         answer = self._known.get(identity)
-        if answer is None or answer.told_at < since:
+        if answer is None or answer.written_at < since:
             return None
         if answer.transaction != context.transaction and (refusal := context.refusal()) is not None:
             raise refusal  # a statement of another transaction is not sent again here

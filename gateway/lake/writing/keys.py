@@ -22,12 +22,12 @@ from gateway.catalog.changes import Operation
 from gateway.errors import ConstraintError, InternalError
 from gateway.lake.pushdown.conditions import ALWAYS, AllOf, Compare, Condition, Target
 from gateway.lake.reading.lookups import rows_by_id, select
+from gateway.lake.tables.internal_names import ROWID_FIELD
 from gateway.lake.tables.schemas import Column
 from gateway.lake.tables.snapshots import LogSnapshot
 from gateway.lake.values.codec import decode
 from gateway.lake.values.leaves import wide_integer
 from gateway.lake.writing.change_sets import beside
-from gateway.lake.writing.uploads import ROWID_FIELD
 from gateway.wire.filter_tree import Operator
 
 PRIMARY_KEY = "deltaport.primaryKey"
@@ -244,9 +244,9 @@ def violation(key: Key, row: dict[str, Any]) -> ConstraintError:
 
 def _shown(column: Column, stored: Any) -> str:
     """A value as clients write it, not as it is stored."""
-    form, told = column.form, column.form.told.type
+    form, declared = column.form, column.form.declared.type
     if form.meaning in ("hugeint", "uhugeint"):
         return str(wide_integer(bytes(stored), form.meaning))
-    if form.is_plain or not (pa.types.is_time(told) or pa.types.is_timestamp(told)):
+    if form.is_plain or not (pa.types.is_time(declared) or pa.types.is_timestamp(declared)):
         return str(stored)
-    return str(decode(pa.array([stored], column.type), form, told).cast(pa.string())[0])
+    return str(decode(pa.array([stored], column.type), form, declared).cast(pa.string())[0])

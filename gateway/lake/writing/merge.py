@@ -25,34 +25,31 @@ from gateway.lake.commits.fence import fenced
 from gateway.lake.spark.columns import lies_in
 from gateway.lake.sql.quoting import quoted
 from gateway.lake.tables.id_sets import few_ranges
+from gateway.lake.tables.internal_names import OPERATION, POSITION, ROWID_FIELD
 from gateway.lake.tables.schemas import TableSchema
 from gateway.lake.tables.snapshots import MARK_APPLICATION, LogSnapshot
-from gateway.lake.writing.change_sets import CODES, OPERATION, ChangeSet
-from gateway.lake.writing.staging import POSITION, StagedRows
+from gateway.lake.writing.change_sets import CODES, ChangeSet
+from gateway.lake.writing.staging import StagedRows
 from gateway.lake.writing.undo import undo_source
-from gateway.lake.writing.uploads import ROWID_FIELD
 
 _LISTED_RANGES = 2_000  # of ids are named in the pruning condition as they are; more of them by few wider ones
 _RANGES = 64
-_SESSION_KEYS = (
-    "spark.databricks.delta.write.txnAppId",
-    "spark.databricks.delta.write.txnVersion",
-    "spark.databricks.delta.commitInfo.userMetadata",
-)
+_APPLICATION = "spark.databricks.delta.write.txnAppId"
+_MARK = "spark.databricks.delta.write.txnVersion"
 
 
-def run_merge(session: Any, head: LogSnapshot, change: ChangeSet, note: str) -> int | None:
+def run_merge(session: Any, head: LogSnapshot, change: ChangeSet) -> int | None:
     """Run the MERGE and say how many rows it changed; None when Spark says that it did nothing, not even look."""
     schema = head.schema
     target = DeltaTable.forPath(session, head.uri)
-    with _noted(session, change, note):
+    with _marked(session, change):
         source = _guarded(session, source_of(session, target.toDF(), head, change), head, change)
         builder = target.alias("t").merge(source.alias("s"), _condition(schema, change))
         found = _clauses(builder, schema, change).execute().collect()
     return int(found[0]["num_affected_rows"]) if found else None
 
 
-def run_append(session: Any, head: LogSnapshot, change: ChangeSet, note: str) -> None:
+def run_append(session: Any, head: LogSnapshot, change: ChangeSet) -> None:
     """Add new rows without a look at the table. Spark says nothing of what became of it: the log does.
 
     Ids stay unique: the mark in the log makes this fail, or do nothing, if another gateway gave ids meanwhile. Only a
@@ -62,23 +59,22 @@ def run_append(session: Any, head: LogSnapshot, change: ChangeSet, note: str) ->
     columns = [functions.col(quoted(name)) for name in change.inserted]
     if head.schema.rowid is not None:
         columns.append(functions.col(ROWID_FIELD).alias(head.schema.rowid.name))
-    with _noted(session, change, note):
+    with _marked(session, change):
         source = source_of(session, DeltaTable.forPath(session, head.uri).toDF(), head, change)
         source.select(*columns).write.format("delta").mode("append").save(head.uri)
 
 
 @contextlib.contextmanager
-def _noted(session: Any, change: ChangeSet, note: str) -> Iterator[None]:
-    """What is committed inside carries the note, and the mark of row ids where that grows."""
-    session.conf.set("spark.databricks.delta.commitInfo.userMetadata", note)
+def _marked(session: Any, change: ChangeSet) -> Iterator[None]:
+    """What is committed inside carries the mark of row ids where that grows."""
     if change.mark is not None:
-        session.conf.set("spark.databricks.delta.write.txnAppId", MARK_APPLICATION)
-        session.conf.set("spark.databricks.delta.write.txnVersion", str(change.mark))
+        session.conf.set(_APPLICATION, MARK_APPLICATION)
+        session.conf.set(_MARK, str(change.mark))
     try:
         yield
     finally:
-        for key in _SESSION_KEYS:
-            session.conf.unset(key)
+        session.conf.unset(_APPLICATION)
+        session.conf.unset(_MARK)
 
 
 def _guarded(session: Any, source: Any, head: LogSnapshot, change: ChangeSet) -> Any:

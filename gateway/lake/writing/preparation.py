@@ -1,95 +1,59 @@
 """From statements that wait to one change set, as of one head of the table.
 
-Each statement is judged by itself: what is wrong with one is told to that one,
+Each statement is judged by itself: what is wrong with one is the error of that one,
 and the others go on without it. Nothing is written here.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
 from gateway.catalog.changes import Operation
-from gateway.errors import GatewayError, InternalError, NotFoundError, PreconditionError, RequestError
+from gateway.errors import GatewayError, NotFoundError, PreconditionError, RequestError
 from gateway.lake.reading.lookups import distinct, rows_by_id
 from gateway.lake.tables.id_sets import IdSet, Range, joined
+from gateway.lake.tables.internal_names import OPERATION, ROWID_FIELD
 from gateway.lake.tables.schemas import Column
 from gateway.lake.tables.snapshots import LogSnapshot
-from gateway.lake.writing.change_sets import (
-    OPERATION,
-    ChangeSet,
-    code_column,
-    last_of_each,
-    together,
-)
+from gateway.lake.writing.change_sets import ChangeSet, code_column, last_of_each, together
 from gateway.lake.writing.conflicts import Conflicts
 from gateway.lake.writing.keys import KeyChange, Verdict, judge_keys, keys_of
-from gateway.lake.writing.pending import Committed, Pending, Work
+from gateway.lake.writing.pending import Committed, Pending
 from gateway.lake.writing.rowids import highest_row_id
-from gateway.lake.writing.uploads import ROWID_FIELD
 
 log = structlog.get_logger(__name__)
 
 _MOST_ROW_IDS = 1 << 63
 
 
-@dataclass(slots=True)
-class Prepared:
-    """`settled` is what needs no commit: it failed or changes nothing. What is in neither waits."""
-
-    members: dict[Work, Committed] = field(default_factory=dict)  # their versions are still to come
-    settled: dict[Work, Committed | GatewayError] = field(default_factory=dict)
-    change: ChangeSet | None = None
-    fewest_rows: int | None = None  # that the change affects, where the members may have counted one twice
-
-    @contextlib.contextmanager
-    def blaming(self, work: Work) -> Iterator[None]:
-        """What goes wrong inside is told to this statement alone, expected or not."""
-        try:
-            yield
-        except GatewayError as error:
-            self.settled[work] = error
-        except Exception as error:
-            log.exception("statement_not_prepared", operation=work.kind)
-            failure = InternalError("the statement could not be prepared; nothing was written")
-            failure.__cause__ = error
-            self.settled[work] = failure
-
-    def expects(self, rows: int) -> bool:
-        """Whether the change, once written, may have affected so many rows."""
-        counted = sum(done.affected for done in self.members.values())
-        return (counted if self.fewest_rows is None else self.fewest_rows) <= rows <= counted
-
-
-def prepare(head: LogSnapshot, group: Sequence[Pending], conflicts: Conflicts) -> Prepared:
+def prepare(head: LogSnapshot, group: Sequence[Pending], conflicts: Conflicts) -> ChangeSet:
     """Raises what cannot be laid at one statement's door."""
     if len(group) == 1 and group[0].rows.is_spooled:
         return _prepare_spooled(head, group[0], conflicts)
-    prepared = Prepared()
+    change = ChangeSet()
     parts = _Parts(head, conflicts)
     for pending in group:
-        with prepared.blaming(pending):
+        with change.blaming(pending):
             _check_schema(head, pending)
-    parts.look_up([pending for pending in group if pending not in prepared.settled])
+    parts.look_up([pending for pending in group if pending not in change.settled])
     tables: dict[Pending, pa.Table] = {}
     for pending in group:
-        if pending not in prepared.settled:
-            with prepared.blaming(pending):
+        if pending not in change.settled:
+            with change.blaming(pending):
                 rows = parts.rows_of(pending)
                 if rows.num_rows:
                     tables[pending] = rows
                 else:
-                    prepared.settled[pending] = Committed(0, None)
-    _judge_keys(head, tables, prepared)
+                    change.settled[pending] = Committed(0, None)
+    _judge_keys(head, tables, change)
     if tables:
-        _assemble(head, tables, prepared)
-    return prepared
+        _assemble(head, tables, change)
+    return change
 
 
 class _Parts:
@@ -128,7 +92,7 @@ def _refuse_unknown(row_ids: pa.ChunkedArray) -> None:
         raise NotFoundError(f"row_id {row_ids[0]} not found in table")
 
 
-def _judge_keys(head: LogSnapshot, tables: dict[Pending, pa.Table], prepared: Prepared) -> None:
+def _judge_keys(head: LogSnapshot, tables: dict[Pending, pa.Table], change: ChangeSet) -> None:
     order = list(tables)
     changes = [
         KeyChange(place, pending.operation, tables[pending], pending.plan.names) for place, pending in enumerate(order)
@@ -137,10 +101,10 @@ def _judge_keys(head: LogSnapshot, tables: dict[Pending, pa.Table], prepared: Pr
         del tables[order[place]]
         if verdict is not Verdict.LATER:
             assert isinstance(verdict, GatewayError)
-            prepared.settled[order[place]] = verdict
+            change.settled[order[place]] = verdict
 
 
-def _assemble(head: LogSnapshot, tables: dict[Pending, pa.Table], prepared: Prepared) -> None:
+def _assemble(head: LogSnapshot, tables: dict[Pending, pa.Table], change: ChangeSet) -> None:
     """Give ids to new rows and put all rows into one change set."""
     highest = -1 if head.schema.rowid is None else highest_row_id(head)
     next_id = highest + 1
@@ -158,18 +122,16 @@ def _assemble(head: LogSnapshot, tables: dict[Pending, pa.Table], prepared: Prep
             ids = _new_ids(head, next_id, rows.num_rows)
             parts.append(rows.append_column(ROWID_FIELD, pa.arange(next_id, next_id + rows.num_rows)))
             next_id += rows.num_rows
-        prepared.members[pending] = Committed(rows.num_rows, None, ids)
+        change.members[pending] = Committed(rows.num_rows, None, ids)
     operations = frozenset(pending.operation for pending in tables)
     whole = together(parts, head.schema)
-    prepared.change = ChangeSet(
-        whole.drop_columns(OPERATION) if len(operations) == 1 else whole,
-        operations,
-        inserted=_columns(tables, Operation.INSERT),
-        updated=_columns(tables, Operation.UPDATE),
-        named=joined(named),
-        first_new=highest + 1 if next_id > highest + 1 else None,
-        mark=mark_of(head, highest, next_id - 1),
-    )
+    change.rows = whole.drop_columns(OPERATION) if len(operations) == 1 else whole
+    change.operations = operations
+    change.inserted = _columns(tables, Operation.INSERT)
+    change.updated = _columns(tables, Operation.UPDATE)
+    change.named = joined(named)
+    change.first_new = highest + 1 if next_id > highest + 1 else None
+    change.mark = mark_of(head, highest, next_id - 1)
 
 
 def _columns(group: dict[Pending, pa.Table], operation: Operation) -> tuple[str, ...]:
@@ -192,35 +154,33 @@ def mark_of(head: LogSnapshot, highest: int, given: int) -> int | None:
     return mark if head.schema.rowid is not None and mark > head.rowid_mark else None
 
 
-def _prepare_spooled(head: LogSnapshot, pending: Pending, conflicts: Conflicts) -> Prepared:
-    prepared = Prepared()
-    with prepared.blaming(pending):
+def _prepare_spooled(head: LogSnapshot, pending: Pending, conflicts: Conflicts) -> ChangeSet:
+    change = ChangeSet()
+    with change.blaming(pending):
         _check_schema(head, pending)
         if pending.operation is Operation.INSERT:
-            _prepare_spooled_insert(head, pending, prepared)
+            _prepare_spooled_insert(head, pending, change)
         else:
-            _prepare_spooled_change(head, pending, conflicts, prepared)
-    return prepared
+            _prepare_spooled_change(head, pending, conflicts, change)
+    return change
 
 
-def _prepare_spooled_insert(head: LogSnapshot, pending: Pending, prepared: Prepared) -> None:
+def _prepare_spooled_insert(head: LogSnapshot, pending: Pending, change: ChangeSet) -> None:
     rows, first, ids = pending.rows, None, IdSet()
     highest = -1
     if head.schema.rowid is not None:
         highest = highest_row_id(head)
         first = highest + 1
         ids = _new_ids(head, first, rows.rows)
-    prepared.members[pending] = Committed(rows.rows, None, ids)
-    prepared.change = ChangeSet(
-        rows,
-        frozenset([Operation.INSERT]),
-        inserted=pending.plan.names,
-        first_new=first,
-        mark=mark_of(head, highest, highest + rows.rows),
-    )
+    change.members[pending] = Committed(rows.rows, None, ids)
+    change.rows = rows
+    change.operations = frozenset([Operation.INSERT])
+    change.inserted = pending.plan.names
+    change.first_new = first
+    change.mark = mark_of(head, highest, highest + rows.rows)
 
 
-def _prepare_spooled_change(head: LogSnapshot, pending: Pending, conflicts: Conflicts, prepared: Prepared) -> None:
+def _prepare_spooled_change(head: LogSnapshot, pending: Pending, conflicts: Conflicts, change: ChangeSet) -> None:
     ranges: list[Range] = []
     affected = largest = 0
     for piece in pending.rows.pieces([ROWID_FIELD]):
@@ -235,20 +195,18 @@ def _prepare_spooled_change(head: LogSnapshot, pending: Pending, conflicts: Conf
         if len(known):
             ranges.append((known[0].as_py(), known[-1].as_py()))
     if not affected:
-        prepared.settled[pending] = Committed(0, None)
+        change.settled[pending] = Committed(0, None)
         return
     # Ids that come in two pieces are counted twice here; the MERGE counts them once. Pieces of ranges apart share none.
     overlap = any(low <= before for (_, before), (low, _) in itertools.pairwise(sorted(ranges)))
-    prepared.fewest_rows = largest if overlap else None
-    prepared.members[pending] = Committed(affected, None, IdSet(tuple(joined(ranges)), is_exact=False))
+    change.fewest_rows = largest if overlap else None
+    change.members[pending] = Committed(affected, None, IdSet(tuple(joined(ranges)), is_exact=False))
     highest = highest_row_id(head)
-    prepared.change = ChangeSet(
-        pending.rows,
-        frozenset([pending.operation]),
-        updated=pending.plan.names,
-        named=joined(ranges),
-        mark=mark_of(head, highest, highest),
-    )
+    change.rows = pending.rows
+    change.operations = frozenset([pending.operation])
+    change.updated = pending.plan.names
+    change.named = joined(ranges)
+    change.mark = mark_of(head, highest, highest)
 
 
 def _check_schema(head: LogSnapshot, pending: Pending) -> None:

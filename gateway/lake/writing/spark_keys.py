@@ -8,13 +8,11 @@ from pyspark.sql import functions
 
 from gateway.catalog.changes import Operation
 from gateway.lake.sql.quoting import quoted
+from gateway.lake.tables.internal_names import COUNT, OPERATION, ROWID_FIELD
 from gateway.lake.tables.snapshots import LogSnapshot
-from gateway.lake.writing.change_sets import CODES, OPERATION, ChangeSet
+from gateway.lake.writing.change_sets import CODES, ChangeSet
 from gateway.lake.writing.keys import Key, keys_of, null_in, values_of, violation
 from gateway.lake.writing.merge import source_of
-from gateway.lake.writing.uploads import ROWID_FIELD
-
-_COUNT = "_deltaport_count"
 
 
 def check_keys_with_spark(session: Any, snapshot: LogSnapshot, change: ChangeSet) -> None:
@@ -46,11 +44,11 @@ def _check_with_spark(session: Any, snapshot: LogSnapshot, key: Key, change: Cha
         if key.is_primary and column.nullable and new.where(value.isNull()).take(1):
             raise null_in(column)
         new = new.where(value.isNotNull())  # a key with a NULL in it is like no other
-    counted = new.groupBy(*columns).agg(functions.count(functions.lit(1)).alias(_COUNT))
-    twice = counted.where(functions.col(_COUNT) > 1)
-    for doubled in (twice.select(*columns), _join(new, table, key)):
+    counted = new.groupBy(*columns).agg(functions.count(functions.lit(1)).alias(COUNT))
+    twice = counted.where(functions.col(COUNT) > 1)
+    for duplicates in (twice.select(*columns), _join(new, table, key)):
         # Through Arrow: a row of pyspark's own has its times in the time zone of this machine.
-        if (found := doubled.limit(1).toArrow()).num_rows:
+        if (found := duplicates.limit(1).toArrow()).num_rows:
             raise violation(key, values_of(found))
 
 

@@ -24,11 +24,11 @@ import pyarrow.parquet as pq
 import structlog
 
 from gateway.errors import RequestError, UnavailableError
+from gateway.lake.tables.internal_names import POSITION
 from gateway.settings import StagingSettings
 
 log = structlog.get_logger(__name__)
 
-POSITION = "_deltaport_position"
 _OWNED = "gateway-"
 _LOCK = "in-use"
 _FILE = "rows.parquet"

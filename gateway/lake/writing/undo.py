@@ -37,14 +37,14 @@ from gateway.lake.spark.columns import comparable, differs, lies_in
 from gateway.lake.sql.quoting import quoted
 from gateway.lake.tables.history import changes_metadata
 from gateway.lake.tables.id_sets import IdSet, Range, joined
+from gateway.lake.tables.internal_names import IS_THERE, OPERATION, ROWID_FIELD, STILL_THERE, WAS_THERE
 from gateway.lake.tables.schemas import TableSchema
 from gateway.lake.tables.snapshots import LogSnapshot
 from gateway.lake.tables.storage import Folder
-from gateway.lake.writing.change_sets import CODES, OPERATION, ChangeSet, Span
+from gateway.lake.writing.change_sets import CODES, ChangeSet, Span
 from gateway.lake.writing.pending import Committed, Undoing
-from gateway.lake.writing.preparation import Prepared, mark_of
+from gateway.lake.writing.preparation import mark_of
 from gateway.lake.writing.rowids import highest_row_id
-from gateway.lake.writing.uploads import ROWID_FIELD
 
 log = structlog.get_logger(__name__)
 
@@ -55,7 +55,6 @@ _GONE = re.compile(
     r"FileNotFoundException|FILE_NOT_EXIST|DELTA_VERSION_NOT_FOUND|DELTA_FILE_NOT_FOUND|DELTA_LOG_FILE_NOT_FOUND"
     r"|DELTA_NO_RECREATABLE_HISTORY_FOUND|DELTA_DELETION_VECTOR_NOT_FOUND|VersionNotFoundException|DELTA_TRUNCATED_TRANSACTION_LOG"
 )
-_WAS_THERE, _IS_THERE, _STILL_THERE = "was_there", "is_there", "still_there"  # columns of Spark's, beside a0, b0, ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,17 +104,17 @@ def spans_of(statements: Sequence[tuple[int, IdSet]]) -> list[Span]:
 
 def prepare_undo(
     session: Any, head: LogSnapshot, commits: Folder, undoing: Undoing, schema_at: Callable[[int], TableSchema]
-) -> Prepared:
+) -> ChangeSet:
     """The compensating change as of this head; nothing where there is nothing to undo, or it was undone before."""
-    prepared = Prepared()
+    change = ChangeSet()
     written = find_written(head.table, commits, head.version, undoing.transaction, undoing.footprint)
     if written.undone is not None:
         version, note = written.undone
-        prepared.settled[undoing] = Committed(note.rows, version)
-        return prepared
+        change.settled[undoing] = Committed(note.rows, version)
+        return change
     if not written.statements:
-        prepared.settled[undoing] = Committed(0, None)
-        return prepared
+        change.settled[undoing] = Committed(0, None)
+        return change
     if head.schema.rowid is None:
         raise PreconditionError(f"table '{head.table}' has no row ids: what was written into it cannot be undone")
     if head.configuration.get(_APPEND_ONLY, "false").lower() == "true":
@@ -125,20 +124,18 @@ def prepare_undo(
         spans = _plan(session, head, written)
         bounds, rows = check_undo(session, head, spans)
     if not rows:
-        prepared.settled[undoing] = Committed(0, None)
-        return prepared
+        change.settled[undoing] = Committed(0, None)
+        return change
     highest = highest_row_id(head)
     # Which rows lie in the range is not said, so whoever read one of them before has it compared.
-    prepared.members[undoing] = Committed(rows, None, IdSet((bounds,), is_exact=False))
-    prepared.change = ChangeSet(
-        spans,
-        frozenset(Operation),
-        inserted=tuple(column.name for column in head.schema.columns),
-        updated=tuple(column.name for column in head.schema.columns),
-        named=[bounds],
-        mark=mark_of(head, highest, highest),
-    )
-    return prepared
+    change.members[undoing] = Committed(rows, None, IdSet((bounds,), is_exact=False))
+    change.rows = spans
+    change.operations = frozenset(Operation)
+    change.inserted = tuple(column.name for column in head.schema.columns)
+    change.updated = tuple(column.name for column in head.schema.columns)
+    change.named = [bounds]
+    change.mark = mark_of(head, highest, highest)
+    return change
 
 
 @contextlib.contextmanager
@@ -216,8 +213,8 @@ def undo_source(session: Any, head: LogSnapshot, spans: Sequence[Span]) -> Any:
     """The rows of the compensating change."""
     codes = {kind: functions.lit(code).cast("byte") for kind, code in CODES.items()}
     operation = (
-        functions.when(~functions.col(_WAS_THERE), codes[Operation.DELETE])
-        .when(~functions.col(_IS_THERE), codes[Operation.INSERT])
+        functions.when(~functions.col(WAS_THERE), codes[Operation.DELETE])
+        .when(~functions.col(IS_THERE), codes[Operation.INSERT])
         .otherwise(codes[Operation.UPDATE])
     )
     return _both_states(session, head, spans).select(
@@ -234,12 +231,12 @@ def _both_states(session: Any, head: LogSnapshot, spans: Sequence[Span]) -> Any:
 
 
 def _both_states_of(session: Any, head: LogSnapshot, span: Span) -> Any:
-    before = _at(session, head, span.before, span.row_ids, "b", _WAS_THERE)
-    after = _at(session, head, span.after, span.row_ids, "a", _IS_THERE)
-    rows = before.join(after, ROWID_FIELD, "full_outer").na.fill(False, [_WAS_THERE, _IS_THERE])
+    before = _at(session, head, span.before, span.row_ids, "b", WAS_THERE)
+    after = _at(session, head, span.after, span.row_ids, "a", IS_THERE)
+    rows = before.join(after, ROWID_FIELD, "full_outer").na.fill(False, [WAS_THERE, IS_THERE])
     if span.row_ids is not None:
         return rows
-    is_new_or_gone = functions.col(_WAS_THERE) != functions.col(_IS_THERE)
+    is_new_or_gone = functions.col(WAS_THERE) != functions.col(IS_THERE)
     return rows.where(is_new_or_gone | _has_changed(head.schema, "b", "a"))
 
 
@@ -270,9 +267,9 @@ def _at(session: Any, head: LogSnapshot, version: int, row_ids: IdSet | None, pr
 
 def check_undo(session: Any, head: LogSnapshot, spans: Sequence[Span]) -> tuple[Range, int]:
     """The range that the rows' ids lie in, and their number; a ConflictError when others changed one of them since."""
-    current = _at(session, head, head.version, None, "c", _STILL_THERE)
-    still = functions.col(_STILL_THERE).isNotNull()
-    clash = functions.when(functions.col(_IS_THERE), ~still | _has_changed(head.schema, "c", "a")).otherwise(still)
+    current = _at(session, head, head.version, None, "c", STILL_THERE)
+    still = functions.col(STILL_THERE).isNotNull()
+    clash = functions.when(functions.col(IS_THERE), ~still | _has_changed(head.schema, "c", "a")).otherwise(still)
     low, high, rows, has_clash = (
         _both_states(session, head, spans)
         .join(current, ROWID_FIELD, "left")

@@ -16,13 +16,11 @@ from pyspark.sql.types import LongType
 
 from gateway.catalog.changes import Operation
 from gateway.lake.sql.quoting import quoted
+from gateway.lake.tables.internal_names import OPERATION, ROWID_FIELD, STATEMENT
 from gateway.lake.tables.schemas import CONSTRAINT_PREFIX
 from gateway.lake.tables.snapshots import LogSnapshot
-from gateway.lake.writing.change_sets import CODES, OPERATION, ChangeSet
+from gateway.lake.writing.change_sets import CODES, ChangeSet
 from gateway.lake.writing.merge import rows_in_memory, stored_types
-from gateway.lake.writing.uploads import ROWID_FIELD
-
-_STATEMENT = "_deltaport_statement"
 
 
 def find_violations(session: Any, head: LogSnapshot, change: ChangeSet, rows_each: Sequence[int]) -> dict[int, str]:
@@ -37,7 +35,7 @@ def find_violations(session: Any, head: LogSnapshot, change: ChangeSet, rows_eac
         *(functions.when(violated, functions.lit(place)) for place, (_, violated) in enumerate(constraints))
     )
     found = reduce(lambda one, other: one.unionByName(other), _images(table, source, head, change))
-    first = found.groupBy(_STATEMENT).agg(functions.min(broken).alias("broken")).where("broken IS NOT NULL")
+    first = found.groupBy(STATEMENT).agg(functions.min(broken).alias("broken")).where("broken IS NOT NULL")
     return {row[0]: constraints[row[1]][0] for row in first.collect()}
 
 
@@ -55,8 +53,8 @@ def _constraints(head: LogSnapshot) -> Iterator[tuple[str, Any]]:
 
 def _with_statements(session: Any, table: Any, rows: pa.Table, rows_each: Sequence[int]) -> Any:
     numbers = pa.array([number for number, count in enumerate(rows_each) for _ in range(count)], pa.int64())
-    numbered = rows.append_column(_STATEMENT, numbers)
-    return rows_in_memory(session, numbered, {**stored_types(table), _STATEMENT: LongType()})
+    numbered = rows.append_column(STATEMENT, numbers)
+    return rows_in_memory(session, numbered, {**stored_types(table), STATEMENT: LongType()})
 
 
 def _images(table: Any, source: Any, head: LogSnapshot, change: ChangeSet) -> Iterator[Any]:
@@ -71,7 +69,7 @@ def _images(table: Any, source: Any, head: LogSnapshot, change: ChangeSet) -> It
         new = of(Operation.INSERT)
         kinds = {field.name: field.dataType for field in table.schema.fields}
         yield new.select(
-            _STATEMENT,
+            STATEMENT,
             *(
                 functions.col(quoted(column.name))
                 if column.name in change.inserted
@@ -84,7 +82,7 @@ def _images(table: Any, source: Any, head: LogSnapshot, change: ChangeSet) -> It
         old, new = table.alias("t"), of(Operation.UPDATE).alias("s")
         is_same = functions.col(f"t.{quoted(head.schema.rowid.name)}") == functions.col(f"s.{ROWID_FIELD}")
         yield new.join(old, is_same).select(
-            f"s.{_STATEMENT}",
+            f"s.{STATEMENT}",
             *(
                 functions.col(f"{'s' if column.name in change.updated else 't'}.{quoted(column.name)}")
                 for column in head.schema.columns

@@ -13,14 +13,23 @@ import pytest
 
 from gateway.catalog.calls import Call
 from gateway.catalog.changes import Operation, WriteContext, WriteOptions
-from gateway.errors import CancelledError, ConstraintError, GatewayError, UnavailableError
+from gateway.errors import (
+    CancelledError,
+    ConflictError,
+    ConstraintError,
+    GatewayError,
+    InternalError,
+    UnavailableError,
+)
 from gateway.lake.tables.id_sets import IdSet
+from gateway.lake.tables.internal_names import ROWID_FIELD
 from gateway.lake.tables.schemas import Column
 from gateway.lake.values.types import stored_form
-from gateway.lake.writing.committer import Committer, Outcome
-from gateway.lake.writing.pending import Committed, Pending
+from gateway.lake.writing.change_sets import ChangeSet
+from gateway.lake.writing.commit_queue import CommitQueue
+from gateway.lake.writing.conversion import UploadPlan
+from gateway.lake.writing.pending import Committed, Outcome, Pending
 from gateway.lake.writing.staging import StagedRows, StagingFolder
-from gateway.lake.writing.uploads import ROWID_FIELD, UploadPlan
 from gateway.settings import StagingSettings, WriteSettings
 
 KIND = stored_form(pa.field("v", pa.int64()))
@@ -35,7 +44,7 @@ class Table:
         self.decide: Callable[[Sequence[Pending]], Mapping[Pending, Outcome]] = self._all_land
         self.held = threading.Event()
         self.held.set()
-        self.committer = Committer("t", self._commit, WriteSettings(**settings), self.staging.settings)
+        self.committer = CommitQueue("t", self._commit, WriteSettings(**settings), self.staging.settings)
         self.pool = ThreadPoolExecutor(32)
 
     def _commit(self, group: Sequence[Pending]) -> Mapping[Pending, Outcome]:
@@ -236,3 +245,17 @@ def test_a_statement_that_shares_its_commit_is_noted_with_all_its_ids(make: Call
     pending = make().update(1)
     assert pending.note(done, is_shared=True).ids == done.row_ids.encode()
     assert pending.note(done, is_shared=False).ids is None
+
+
+@pytest.mark.parametrize("error", [ConflictError("somebody was faster"), RuntimeError("unexpected")])
+def test_a_statement_that_fails_late_in_its_preparation_is_not_among_those_written(
+    make: Callable[..., Table], error: Exception
+) -> None:
+    table, change = make(), ChangeSet()
+    late, other = table.insert(), table.insert()
+    change.members[other] = Committed(1, None)
+    with change.blaming(late):
+        change.members[late] = Committed(1, None)
+        raise error
+    assert list(change.members) == [other]
+    assert isinstance(change.settled[late], ConflictError if isinstance(error, ConflictError) else InternalError)

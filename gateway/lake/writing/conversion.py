@@ -16,11 +16,10 @@ import pyarrow as pa
 from gateway.catalog.changes import Operation, find_rowid_column, require_rowid
 from gateway.catalog.names import fold
 from gateway.errors import ConstraintError, PreconditionError, RequestError
+from gateway.lake.tables.internal_names import ROWID_FIELD, check_writable
 from gateway.lake.tables.schemas import Column, Computed, TableSchema
 from gateway.lake.values.codec import encode
 from gateway.lake.values.partitions import check_partition_values
-
-ROWID_FIELD = "_deltaport_rowid"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,8 @@ class ComputedColumns:
 def plan_upload(
     operation: Operation, schema: TableSchema, upload: pa.Schema, partitions: Partitions = NO_PARTITIONS
 ) -> UploadPlan:
-    """Match an upload with the table by name; every defect is told before a row is taken."""
+    """Match an upload with the table by name; every defect is reported before a row is taken."""
+    check_writable(column.name for column in (*schema.columns, schema.rowid) if column is not None)
     if operation is Operation.INSERT:
         return UploadPlan(_match_all(schema, upload), None, partitions)
     rowid = require_rowid(operation, upload)

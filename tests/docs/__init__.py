@@ -1,0 +1,1 @@
+"""What the documentation shows is run, and what it says is compared with the code."""
