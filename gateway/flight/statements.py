@@ -16,7 +16,15 @@ import pyarrow as pa
 
 from gateway.catalog.calls import Call
 from gateway.catalog.capabilities import Readable
-from gateway.catalog.changes import Operation, Statement, WriteContext, WriteOptions, delete_of, insert_into, update_of
+from gateway.catalog.changes import (
+    Operation,
+    Statement,
+    WriteContext,
+    WriteOptions,
+    open_delete,
+    open_insert,
+    open_update,
+)
 from gateway.catalog.registry import not_before
 from gateway.errors import (
     CancelledError,
@@ -99,11 +107,11 @@ class Execution:
         table, context = change.table, self.context_of(change)
         match change.operation:
             case Operation.INSERT:
-                return insert_into(table, table.name, schema, change.options, context)
+                return open_insert(table, table.name, schema, change.options, context)
             case Operation.UPDATE:
-                return update_of(table, schema, change.options, context)
+                return open_update(table, schema, change.options, context)
             case Operation.DELETE:
-                return delete_of(table, schema, change.options, context)
+                return open_delete(table, schema, change.options, context)
 
     def run(self, statement: Statement, batches: Iterable[pa.RecordBatch], reply: Reply, *, drains: bool) -> int:
         """Take the rows and commit them; how many rows were affected.

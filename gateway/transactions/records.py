@@ -11,7 +11,7 @@ from gateway.catalog.calls import Owner
 from gateway.catalog.changes import Footprint, OwnWrite, Undone
 from gateway.errors import GatewayError, PreconditionError
 from gateway.transactions.ids import ParsedId, TransactionId
-from gateway.transactions.state import Event, NotAllowedError, TransactionState, after
+from gateway.transactions.state import Event, NotAllowedError, TransactionState, next_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class TransactionRecord:
 
     def apply(self, event: Event) -> None:
         try:
-            self.state = after(self.state, event, manual=self.id.is_manual)
+            self.state = next_state(self.state, event, manual=self.id.is_manual)
         except NotAllowedError:
             raise not_active(self.id.id, self.state) from None
 
