@@ -40,7 +40,7 @@ from gateway.transactions.manager import TransactionManager
 from gateway.transactions.records import Ending, RunningStatement
 from gateway.wire.tickets import SchemaStamp
 
-_LONGEST_KEY = 200
+_MAX_KEY_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +223,6 @@ def _ending(statement: RunningStatement, error: BaseException) -> Ending:
 
 
 def _checked_key(key: str | None) -> str | None:
-    if key is not None and not (0 < len(key) <= _LONGEST_KEY and key.isprintable()):
-        raise RequestError(f"an idempotency key has 1 to {_LONGEST_KEY} printable characters")
+    if key is not None and not (0 < len(key) <= _MAX_KEY_CHARACTERS and key.isprintable()):
+        raise RequestError(f"an idempotency key has 1 to {_MAX_KEY_CHARACTERS} printable characters")
     return key
