@@ -94,7 +94,7 @@ class Catalog:
             self.refresh()
         return self._listing
 
-    def known(self) -> Listing:
+    def last_listing(self) -> Listing:
         """The listing as of the last refresh, empty before the first; never waits."""
         return self._listing
 

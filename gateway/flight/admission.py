@@ -56,7 +56,7 @@ class Gate:
         with self._changed:
             return self._changed.wait_for(lambda: self._admitted.total() <= besides, timeout_seconds)
 
-    def calls_of(self, peer: str) -> int:
+    def call_count(self, peer: str) -> int:
         with self._changed:
             return self._admitted[peer]
 

@@ -111,6 +111,6 @@ def _schema_changes_explained(table: Readable, stamp: SchemaStamp | None) -> Ite
         raise RequestError(f"the schema of table '{table.name}' changed, attach again") from error
 
 
-def known_operation(name: str | None) -> str:
+def operation_label(name: str | None) -> str:
     """The operation where it is one, else a fixed word: client-supplied names never become metric labels."""
     return name if name in {operation.value for operation in Operation} else "unknown"

@@ -47,7 +47,7 @@ class Scan:
         return snapshot.open(ScanRequest(ticket.shape, ticket.columns, ticket.conjuncts, ticket.slice))
 
     @property
-    def facts(self) -> dict[str, object]:
+    def log_fields(self) -> dict[str, object]:
         """What the log says of it."""
         headers = self.call.headers
         facts = {"table": str(self.table.name), "version": self.ticket.version}
@@ -127,7 +127,7 @@ class ScanStreams:
             failure = error
             raise
         finally:
-            _record(report, outcome_of(failure), rows, size, self._clock() - started, scan.facts)
+            _record(report, outcome_of(failure), rows, size, self._clock() - started, scan.log_fields)
 
     @contextlib.contextmanager
     def _counted(self, transaction: str | None) -> Iterator[None]:

@@ -182,7 +182,7 @@ class UploadWatch:
             with self._lock:
                 self._running.discard(upload)
 
-    def stalled(self) -> int:
+    def stalled_count(self) -> int:
         """How many uploads were ended and still wait for their client to notice."""
         with self._lock:
             return sum(upload.has_stalled for upload in self._running)

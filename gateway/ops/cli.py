@@ -223,8 +223,8 @@ def adopt(
     else:
         made = "1 commit" if adopted.commits == 1 else f"{adopted.commits:,} commits"
         given = "1 id" if adopted.rows == 1 else f"{adopted.rows:,} ids"
-        said = f"{found.name}: {given} given in {made}; it is at version {adopted.version} now"
-        out.print(said, highlight=False, markup=False)
+        summary = f"{found.name}: {given} given in {made}; it is at version {adopted.version} now"
+        out.print(summary, highlight=False, markup=False)
 
 
 @app.command()
