@@ -2,7 +2,7 @@
 
 Environment variables win over the file: `DELTAPORT_SCAN__ENGINE=spark` sets
 `scan.engine`. Unknown keys are errors that name the key, in both places. What
-each key means is told in `conf/gateway.yaml`, where every key stands with its
+each key means is explained in `conf/gateway.yaml`, where every key stands with its
 default; a test keeps the two together, and docs/configuration.md is made of both.
 """
 

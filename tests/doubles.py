@@ -16,7 +16,7 @@ from gateway.catalog.capabilities import (
     Description,
     ScanReport,
     ScanRequest,
-    Size,
+    TableSize,
 )
 from gateway.catalog.names import TableName, fold
 from gateway.catalog.registry import Catalog
@@ -25,7 +25,7 @@ from gateway.wire.listing import ROWID_KEY, STATISTICS_KEY
 from gateway.wire.tickets import Slice, stamp_of
 
 
-def told(table: pa.Table) -> pa.Schema:
+def declared_shape(table: pa.Table) -> pa.Schema:
     rowid = pa.field("rowid", pa.int64(), metadata={ROWID_KEY: b"1"})
     return pa.schema([*table.schema, rowid], metadata={STATISTICS_KEY: b"1"})
 
@@ -65,11 +65,11 @@ class MemorySnapshot:
 
     @property
     def shape(self) -> pa.Schema:
-        return told(self.data)
+        return declared_shape(self.data)
 
     @property
-    def size(self) -> Size:
-        return Size(self.data.num_rows, self.data.nbytes, 1)
+    def size(self) -> TableSize:
+        return TableSize(self.data.num_rows, self.data.nbytes, 1)
 
     @property
     def rows(self) -> int | None:

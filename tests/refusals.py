@@ -70,8 +70,8 @@ def read_refusal(error: Exception) -> Refusal:
     if not details:
         return Refusal(code, text)
     if details[0] == 0x08:  # a google.rpc.Status begins with its code, a msgpack map never does
-        told_number, told, reason = decode_status(details)
-        assert (told_number, told) == (number, text), repr(error)
+        sent_number, sent_text, reason = decode_status(details)
+        assert (sent_number, sent_text) == (number, text), repr(error)
         return Refusal(code, text, reason=reason)
     known = msgpack.unpackb(details)
     assert known["message"] == text, repr(error)

@@ -176,8 +176,8 @@ class Replay:
                 value = decode_endpoints(raw)
                 self._endpoints[rpc.header("airport-trace-id") or ""] = list(value)
             case "column_statistics":
-                told = self._table(rpc)
-                value = decode_statistics(raw, told.schema.field(told.position(rpc.decoded["column_name"])))
+                table = self._table(rpc)
+                value = decode_statistics(raw, table.schema.field(table.position(rpc.decoded["column_name"])))
             case "create_schema":
                 value = decode_contents(unpack_reply(raw, rpc.action), rpc.action)
             case name if name in _TABLE_ACTIONS:
@@ -203,11 +203,11 @@ class Replay:
         if not self._endpoints[trace]:
             return None  # the server under test needs fewer endpoints, or none for a table without rows
         endpoint = self._endpoints[trace].pop(0)
-        told = (self._bound.get(trace) or self._table(rpc)).schema
+        declared = (self._bound.get(trace) or self._table(rpc)).schema
         uri = first_location(endpoint)
         location = None if uri == REUSE_CONNECTION else uri
         with self.connection.get(endpoint.ticket, self._headers(rpc), location) as reader:
-            judge_stream_schema(told, reader.schema)
+            judge_stream_schema(declared, reader.schema)
             return pa.Table.from_batches([chunk.batch for chunk in read_chunks(reader)], reader.schema)
 
     def _exchange(self, rpc: Rpc) -> Any:
@@ -256,8 +256,8 @@ class Replay:
     def _learn(self, catalog: str, raw: bytes) -> None:
         tables = self._tables.setdefault(catalog, {})
         for entry in decode_listing(raw).schemas:
-            for told in self._open(catalog, entry.name, entry.contents):
-                tables[told.schema_name, told.name] = told
+            for table in self._open(catalog, entry.name, entry.contents):
+                tables[table.schema_name, table.name] = table
 
     def _open(self, catalog: str, schema: str, contents: Any) -> list[Flight]:
         if not contents.is_empty:
@@ -273,11 +273,11 @@ class Replay:
         trace = rpc.header("airport-trace-id")
         if trace in self._bound:
             return self._bound[trace].descriptor
-        told = self._table(rpc)
-        key = (told.schema_name, told.name)
+        table = self._table(rpc)
+        key = (table.schema_name, table.name)
         if rpc.action == "flight_info" and trace is not None:  # the second of two asks with the first one's answer
-            told = self._looked_up.get(key, told)
-        return self._given.get(key, told.descriptor)
+            table = self._looked_up.get(key, table)
+        return self._given.get(key, table.descriptor)
 
     def _body(self, rpc: Rpc) -> bytes:
         if (rpc.descriptor is None and not self._catalogs) or rpc.action == "echo":

@@ -331,7 +331,7 @@ def test_a_scan_gives_the_requested_columns_and_keeps_the_full_width(client: Air
     assert (scanned.num_rows, scanned.endpoints, scanned.progress) == (4, 1, [])
 
 
-def test_statistics_are_asked_by_the_scan_and_told(client: AirportClient) -> None:
+def test_a_scan_asks_for_statistics_and_reports_them(client: AirportClient) -> None:
     scanned = client.scan("demo", "people_stats", ["age"])
     assert scanned.statistics["age"]["max"] == 47
     assert client.column_statistics("demo", "people_stats", "name")["min"] == "Ann"
@@ -361,19 +361,19 @@ def test_captured_replies_are_accepted() -> None:
     decoded = Counter[str]()
     for rpc in captures.rpcs("DoAction"):
         for raw in rpc.result_bytes:
-            told = rpc.results[0]
+            captured = rpc.results[0]
             if rpc.action == "catalog_version":
-                assert decode_catalog_version(raw).catalog_version == told["msgpack"]["catalog_version"]
+                assert decode_catalog_version(raw).catalog_version == captured["msgpack"]["catalog_version"]
             elif rpc.action == "create_transaction":
-                assert decode_transaction(raw) == told["msgpack"]["identifier"]
+                assert decode_transaction(raw) == captured["msgpack"]["identifier"]
             elif rpc.action == "create_schema":
                 found = decode_contents(msgpack.unpackb(raw, raw=True), rpc.action)
                 assert open_contents(found, "db", "s1") == []
-            elif "FlightInfo" in told:
-                metadata = told["FlightInfo"]["app_metadata"]["msgpack"]
+            elif "FlightInfo" in captured:
+                metadata = captured["FlightInfo"]["app_metadata"]["msgpack"]
                 found = decode_flight(decode_info(raw, rpc.action), "db", metadata["schema"])
                 assert (found.kind, found.name) == (metadata["type"], metadata["name"])
-                assert found.schema.names == [each["name"] for each in told["FlightInfo"]["schema"]["fields"]]
+                assert found.schema.names == [each["name"] for each in captured["FlightInfo"]["schema"]["fields"]]
             else:
                 continue
             decoded[rpc.action] += 1

@@ -61,9 +61,9 @@ def test_what_the_server_hands_out_is_put_in() -> None:
         """Hands out descriptors of its own making."""
 
         def info(self, catalog: str, schema: str, name: str) -> flight.FlightInfo:
-            told = super().info(catalog, schema, name)
+            original = super().info(catalog, schema, name)
             descriptor = flight.FlightDescriptor.for_path(schema, name, "7")
-            return flight.FlightInfo(told.schema, descriptor, [], app_metadata=told.app_metadata)
+            return flight.FlightInfo(original.schema, descriptor, [], app_metadata=original.app_metadata)
 
         def _schema_of(self, descriptor: flight.FlightDescriptor) -> pa.Schema:
             assert descriptor.path[2] == b"7"

@@ -11,7 +11,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "gateway"
 ROOMS = ["telemetry", "wire", "catalog", "lake", "transactions", "flight", "ops"]
-LAKE = ["values", "sql", "tables", "spark", "commits", "pushdown", "reading", "writing", "adopting", "casts", "ddl"]
+LAKE = ["values", "sql", "tables", "spark", "commits", "pushdown", "reading", "writing", "adopting", "duck", "ddl"]
 LEAVES = {"errors", "settings", ""}
 ENGINES = ("pyspark", "delta", "deltalake", "py4j")
 # These need Spark to load: what works on its rows, and what brings that together. All else is pure.
@@ -19,6 +19,7 @@ ON_SPARK = {
     "gateway.lake.adopting.adoption",
     "gateway.lake.adopting.numbering",
     "gateway.lake.ddl.altering",
+    "gateway.lake.ddl.rewriting",
     "gateway.lake.ddl.spark_alter",
     "gateway.lake.delta_table",
     "gateway.lake.pushdown.spark",

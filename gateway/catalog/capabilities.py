@@ -13,12 +13,12 @@ from typing import Literal, Protocol, runtime_checkable
 import pyarrow as pa
 
 from gateway.catalog.names import TableName
-from gateway.wire.filters import Expression
+from gateway.wire.filter_tree import Expression
 from gateway.wire.tickets import SchemaStamp, Slice
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class TableSize:
     """What the log says about a snapshot's size; None where it says nothing. `rows` may count deleted ones."""
 
     rows: int | None
@@ -40,7 +40,7 @@ class ColumnStatistics:
 class ScanRequest:
     """What one stream must deliver.
 
-    `shape` is the schema the client was told, rowid included; the stream has
+    `shape` is the schema declared to the client, rowid included; the stream has
     exactly its columns and types. `columns` names those whose values matter;
     the others are null. `conjuncts` may be used to leave rows out, or not.
     """
@@ -73,7 +73,7 @@ class BatchStream(Protocol):
     """The batches of one scan, for one reader.
 
     `close` may be called from any thread and more than once, and waits for
-    nobody: it lets go of what the scan holds, and whoever is reading gets a
+    nobody: it releases what the scan holds, and whoever is reading gets a
     CancelledError at the next batch.
     """
 
@@ -92,18 +92,18 @@ class Snapshot(Protocol):
 
     @property
     def identity(self) -> str:
-        """Tells this table from another one made later under the same name."""
+        """Distinguishes this table from another one made later under the same name."""
 
     @property
     def shape(self) -> pa.Schema:
-        """The schema as clients are told it, rowid last."""
+        """The schema as declared to clients, rowid last."""
 
     @property
-    def size(self) -> Size: ...
+    def size(self) -> TableSize: ...
 
     @property
     def rows(self) -> int | None:
-        """How many rows there are; more than that where the log does not tell how many of them are deleted."""
+        """How many rows there are; deleted ones count, too, where the log does not say how many those are."""
 
     def slices(self, request: ScanRequest) -> list[Slice | None]:
         """Cuts a scan into parts that together give every row once; [None] is the uncut scan."""
@@ -127,13 +127,13 @@ class AsOf:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Description:
-    """What listings tell of a table, as of the last look at its log. A new look that changes it makes a new one."""
+    """What listings declare of a table, as of the last refresh. A refresh that changes it makes a new one."""
 
     version: int
     shape: pa.Schema
     stamp: SchemaStamp
     comment: str
-    size: Size
+    size: TableSize
     abilities: tuple[str, ...] = field(default=("read",))
 
 
@@ -144,10 +144,10 @@ class Readable(Protocol):
     def name(self) -> TableName: ...
 
     def describe(self) -> Description:
-        """As of the last `refresh`; looks at nothing."""
+        """As of the last `refresh`; reads nothing."""
 
     def refresh(self) -> bool:
-        """Look at the table's own log; True when the description's shape or comment changed."""
+        """Read the table's own log; True when the description's shape or comment changed."""
 
     def current(self) -> Snapshot: ...
 

@@ -171,7 +171,7 @@ class Deletable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """What an undo did to one table; no version where there was nothing to take back."""
+    """What an undo did to one table; no version where there was nothing to undo."""
 
     rows: int
     version: int | None
@@ -181,7 +181,7 @@ class Undone:
 class Footprint:
     """Where a transaction wrote into a table: not up to version `since`, and surely at `versions`.
 
-    `identity` tells the table from another one under its name; None where the table's own log told.
+    `identity` distinguishes the table from another one of that name; None where this is read from the table's own log.
     """
 
     since: int = -1
@@ -191,7 +191,7 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What a table's log tells of a transaction."""
+    """What a table's log records of a transaction."""
 
     footprint: Footprint
     undone: Undone | None = None
@@ -199,7 +199,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """What the logs tell of a transaction, by table; `gap` says why there may be more that they do not tell."""
+    """What the logs record of a transaction, by table; `gap` says why they may be incomplete."""
 
     tables: Mapping[Hashable, Trace]
     gap: str | None = None
@@ -208,7 +208,7 @@ class Traces:
 @runtime_checkable
 class Undoable(Protocol):
     def undo(self, transaction: str, context: WriteContext, footprint: Footprint) -> Undone:
-        """Take back all that a transaction wrote into the table, or raise; a second time only says so again."""
+        """Undo all that a transaction wrote into the table, or raise; a second time only reports that again."""
 
 
 @runtime_checkable
@@ -300,7 +300,7 @@ def _delete_with(table: Deletable, options: WriteOptions, context: WriteContext)
 class _IdListStatement:
     """For tables that take lists of ids: collects the upload, takes the ids out, and applies them at the end.
 
-    Such tables do not tell the rows they changed: an UPDATE returns the values it was given, a DELETE nothing.
+    Such tables do not report the rows they changed: an UPDATE returns the values it was given, a DELETE nothing.
     """
 
     def __init__(

@@ -15,9 +15,10 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from gateway.catalog.capabilities import Readable
+from gateway.catalog.capabilities import Readable, Snapshot
 from gateway.catalog.names import TableName, check_name, fold, is_name
 from gateway.errors import GatewayError, NotFoundError, UnavailableError
+from gateway.wire.tickets import SchemaStamp
 
 log = structlog.get_logger(__name__)
 
@@ -36,7 +37,7 @@ class Source(Protocol):
         """Schema and table names that exist."""
 
     def has_table(self, schema: str, table: str) -> tuple[str, str] | None:
-        """The names as written where this one table exists; looks at nothing else."""
+        """The names as written where this one table exists; reads nothing else."""
 
     def open(self, name: TableName) -> Readable: ...
 
@@ -59,8 +60,8 @@ class _Edited:
 
 
 class Catalog:
-    """One catalog. Thread-safe: readers take the listing as it is, `_refreshing` lets one refresh run at a time,
-    `_changing` guards what replaces the listing."""
+    """One catalog. Thread-safe: readers take the listing as it is, `_refresh_lock` lets one refresh run at a time,
+    `_listing_lock` guards what replaces the listing."""
 
     def __init__(
         self,
@@ -74,9 +75,9 @@ class Catalog:
         self.description = description
         self._source = source
         self._run_all = run_all
-        self._refreshing = threading.Lock()
+        self._refresh_lock = threading.Lock()
         self._refreshes_begun = 0
-        self._changing = threading.Lock()
+        self._listing_lock = threading.Lock()
         self._edited: _Edited | None = None  # since the refresh that runs began
         self._listing = Listing()
         self._version = first_version
@@ -106,7 +107,7 @@ class Catalog:
             return found
         if (broken := listing.broken.get(key)) is not None:
             raise UnavailableError(f"table '{schema}.{table}' cannot be read: {broken[1]}")
-        if (made_since := self._look_for(schema, table)) is not None:
+        if (made_since := self._find_new(schema, table)) is not None:
             return made_since
         if fold(schema) not in self._listing.schemas:
             raise NotFoundError(f"schema '{schema}' not found")
@@ -114,45 +115,45 @@ class Catalog:
 
     def forget(self, table: Readable) -> None:
         """A statement found this table gone; the next refresh would too."""
-        with self._changing:
+        with self._listing_lock:
             key = fold(table.name.schema), fold(table.name.table)
             if self._listing.tables.get(key) is table:
                 if self._edited is not None:  # a refresh that runs may have passed it while it was there
                     self._edited.tables.add(key)
                 tables = {k: v for k, v in self._listing.tables.items() if k != key}
-                self._become(self._listing.schemas, tables, self._listing.broken)
+                self._replace_listing(self._listing.schemas, tables, self._listing.broken)
 
     @property
     def source(self) -> Source:
         return self._source
 
     def edit(self, change: Callable[[Listing], Listing]) -> None:
-        """Tell of a change that the gateway itself made: known at once, and the version moves."""
+        """Apply a change that the gateway itself made: it is listed at once, and the version moves."""
         self.listing()
-        with self._changing:
+        with self._listing_lock:
             new = change(self._listing)
             if self._edited is not None:
-                self._edited.schemas |= _differing(self._listing.schemas, new.schemas)
-                self._edited.tables |= _differing(self._listing.tables, new.tables)
-                self._edited.tables |= _differing(self._listing.broken, new.broken)
-            self._become(new.schemas, new.tables, new.broken, schema_changed=True)
+                self._edited.schemas |= _changed_keys(self._listing.schemas, new.schemas)
+                self._edited.tables |= _changed_keys(self._listing.tables, new.tables)
+                self._edited.tables |= _changed_keys(self._listing.broken, new.broken)
+            self._replace_listing(new.schemas, new.tables, new.broken, schema_changed=True)
 
     def refresh(self) -> None:
-        """List the source and look at every table's log.
+        """List the source and read every table's log.
 
-        One refresh runs at a time. Who comes meanwhile must not be served by it, since it
-        may have passed what was made before they came; one that begins later serves them all.
+        One refresh runs at a time. A caller that comes meanwhile cannot use its result, which may
+        miss a table made before the call; the next refresh serves all who wait.
         """
         begun = self._refreshes_begun
-        with self._refreshing:
+        with self._refresh_lock:
             if self._refreshes_begun > begun:
                 return
             self._refreshes_begun += 1
             self._refresh()
 
     def _refresh(self) -> None:
-        """One look at everything. Of what is edited meanwhile it may see half, so there the edits count."""
-        with self._changing:
+        """Read everything once. Of what is edited meanwhile it may see half, so there the edits count."""
+        with self._listing_lock:
             known = self._listing.tables
             edited = self._edited = _Edited()
         schemas: dict[str, str] = {}
@@ -162,7 +163,7 @@ class Catalog:
         broken: dict[TableKey, tuple[TableName, str]] = {}
         changed: list[TableName] = []
 
-        def look_at(schema: str, table: str) -> None:
+        def inspect(schema: str, table: str) -> None:
             key = fold(schema), fold(table)
             name = TableName(self.name, schema, table)
             try:
@@ -173,18 +174,18 @@ class Catalog:
             except GatewayError as error:
                 broken[key] = name, error.message
 
-        self._run_all([_call(look_at, *names) for names in _without_twins(schemas, self._source.tables())])
-        with self._changing:
+        self._run_all([_call(inspect, *names) for names in _without_duplicates(schemas, self._source.tables())])
+        with self._listing_lock:
             self._edited = None
             now = self._listing
-            schemas = _overlaid(schemas, now.schemas, edited.schemas)
-            tables = _overlaid(tables, now.tables, edited.tables)
-            broken = _overlaid(broken, now.broken, edited.tables)
+            schemas = _with_edits(schemas, now.schemas, edited.schemas)
+            tables = _with_edits(tables, now.tables, edited.tables)
+            broken = _with_edits(broken, now.broken, edited.tables)
             self._report_broken(broken)
-            self._become(schemas, tables, broken, schema_changed=bool(changed))
+            self._replace_listing(schemas, tables, broken, schema_changed=bool(changed))
             self._loaded.set()
 
-    def _become(
+    def _replace_listing(
         self,
         schemas: Mapping[str, str],
         tables: Mapping[TableKey, Readable],
@@ -203,34 +204,34 @@ class Catalog:
             self._version += 1
             log.info("catalog_changed", catalog=self.name, version=self._version, tables=len(tables))
 
-    def _look_for(self, schema: str, table: str) -> Readable | None:
-        """A table made by others since the last refresh: one look at its own place."""
+    def _find_new(self, schema: str, table: str) -> Readable | None:
+        """A table made by others since the last refresh, found by its own name alone."""
         written = self._source.has_table(schema, table)
         if written is None:
             return None
         readable = self._source.open(TableName(self.name, *written))
         readable.refresh()
-        with self._changing:
+        with self._listing_lock:
             key = fold(schema), fold(table)
             known = self._listing.tables.get(key)
             if known is not None:
                 return known
             schemas = {**self._listing.schemas, key[0]: self._listing.schemas.get(key[0], written[0])}
-            self._become(schemas, {**self._listing.tables, key: readable}, self._listing.broken)
+            self._replace_listing(schemas, {**self._listing.tables, key: readable}, self._listing.broken)
         return readable
 
     def _report_broken(self, broken: Mapping[TableKey, tuple[TableName, str]]) -> None:
         for key, (name, reason) in broken.items():
             if self._listing.broken.get(key, (None, None))[1] != reason:
-                log.warning("table_left_out", catalog=self.name, table=str(name), reason=reason)
+                log.warning("table_skipped", catalog=self.name, table=str(name), reason=reason)
 
 
-def _differing(old: Mapping[K, V], new: Mapping[K, V]) -> set[K]:
+def _changed_keys(old: Mapping[K, V], new: Mapping[K, V]) -> set[K]:
     """The keys under which the two do not hold the same."""
     return {key for key in {**old, **new} if key not in old or key not in new or old[key] is not new[key]}
 
 
-def _overlaid(found: dict[K, V], now: Mapping[K, V], keys: set[K]) -> dict[K, V]:
+def _with_edits(found: dict[K, V], now: Mapping[K, V], keys: set[K]) -> dict[K, V]:
     """What was found, and under these keys what is there now."""
     return {key: value for key, value in found.items() if key not in keys} | {
         key: now[key] for key in keys if key in now
@@ -241,7 +242,7 @@ def _call(function: Callable[[str, str], None], schema: str, table: str) -> Call
     return lambda: function(schema, table)
 
 
-def _without_twins(schemas: Mapping[str, str], names: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+def _without_duplicates(schemas: Mapping[str, str], names: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """The tables that can be served: of names that differ only in case, the client can use just one."""
     seen: dict[TableKey, tuple[str, str]] = {}
     for schema, table in names:
@@ -249,7 +250,7 @@ def _without_twins(schemas: Mapping[str, str], names: Iterable[tuple[str, str]])
             continue
         first = seen.setdefault((fold(schema), fold(table)), (schema, table))
         if first != (schema, table) or schemas.get(fold(schema)) != schema:
-            log.warning("table_left_out", table=f"{schema}.{table}", reason="another name differs only in case")
+            log.warning("table_skipped", table=f"{schema}.{table}", reason="another name differs only in case")
             if first == (schema, table):
                 del seen[fold(schema), fold(table)]
     return list(seen.values())
@@ -268,11 +269,21 @@ class Catalogs:
     def get(self, name: str | None) -> Catalog:
         wanted = name or self._default
         if wanted is None:
-            raise NotFoundError(f"no default catalog; name one of: {self._shown()}")
+            raise NotFoundError(f"no default catalog; name one of: {self._names()}")
         catalog = self._catalogs.get(fold(wanted))
         if catalog is None:
-            raise NotFoundError(f"catalog '{wanted[:60]}' not found; this gateway has: {self._shown()}")
+            raise NotFoundError(f"catalog '{wanted[:60]}' not found; this gateway has: {self._names()}")
         return catalog
 
-    def _shown(self) -> str:
+    def _names(self) -> str:
         return ", ".join(catalog.name for catalog in self._catalogs.values())
+
+
+def not_before(table: Readable, snapshot: Snapshot, stamp: SchemaStamp | None) -> Snapshot:
+    """The snapshot, or a later one whose schema the client knows: it may have altered the table in its transaction."""
+    if stamp is None or stamp.version <= snapshot.version:
+        return snapshot
+    try:
+        return table.at(stamp.version)
+    except NotFoundError:
+        return snapshot  # the table was replaced by another one, whose schema will not match

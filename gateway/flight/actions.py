@@ -10,7 +10,7 @@ from pyarrow import flight
 from gateway.catalog.calls import Call
 from gateway.catalog.registry import Catalogs
 from gateway.errors import RequestError, UnsupportedError
-from gateway.flight.browsing import DATABASES_TICKET, Browsing, is_databases
+from gateway.flight.browsing import Browsing
 from gateway.flight.ddl_actions import DdlActions
 from gateway.flight.puts import Puts
 from gateway.flight.scans import REUSE_CONNECTION, Scans
@@ -19,6 +19,7 @@ from gateway.settings import LimitSettings
 from gateway.wire.listing import encode_version
 from gateway.wire.messages import CatalogRequest, EndpointsRequest, FlightInfoRequest, StatisticsRequest
 from gateway.wire.packing import pack
+from gateway.wire.tickets import DATABASES_TICKET, is_databases
 
 Handler = Callable[[Call, bytes], bytes]
 
@@ -49,7 +50,7 @@ class Actions:
             "catalog_version": Action("A number that moves when the catalog changes", self._catalog_version),
             "create_transaction": Action("An id under which statements read one version", transactions.create),
             "commit_transaction": Action("Ends a transaction", transactions.commit),
-            "rollback_transaction": Action("Takes back what a transaction wrote", transactions.rollback),
+            "rollback_transaction": Action("Undoes what a transaction wrote", transactions.rollback),
             "get_transaction_status": Action("What became of a transaction", transactions.status),
             "endpoints": Action("Where to read a table: tickets for DoGet", self._endpoints),
             "flight_info": Action("A table at a version or time", self._flight_info),
@@ -62,7 +63,7 @@ class Actions:
         return [(name, action.description) for name, action in self._table.items()]
 
     def known(self, name: str) -> str:
-        """The name where it is known, else a fixed word: names from outside never become metric labels."""
+        """The name where it is known, else a fixed word: client-supplied names never become metric labels."""
         return name if name in self._table else "unknown"
 
     def run(self, call: Call, name: str, body: bytes) -> bytes:

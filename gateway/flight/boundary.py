@@ -6,7 +6,7 @@ three seconds of retries). In streams, a class and text in the extra information
 reach SQL as such. For every other client the gRPC code and the text count. Three
 codes can only be sent as plain Python exceptions, two cannot be sent at all; the
 details, a google.rpc.Status, have the exact text and the true code. Faults of the
-gateway are logged with a reference, and the client is told the reference, never
+gateway are logged with a reference, and the client gets the reference, never
 the cause.
 """
 
@@ -43,7 +43,7 @@ log = structlog.get_logger(__name__)
 AddTrailer = Callable[[str, bytes], None]
 
 
-class Path(Enum):
+class ErrorForm(Enum):
     """How a call's errors travel to the client."""
 
     ACTION = "action"  # an action of the DuckDB client
@@ -85,37 +85,37 @@ class CodedUnimplementedError(CodedError, NotImplementedError):
 
 
 @contextlib.contextmanager
-def errors_as_flight(path: Path, add_trailer: AddTrailer | None = None) -> Iterator[None]:
+def errors_as_flight(form: ErrorForm, add_trailer: AddTrailer | None = None) -> Iterator[None]:
     """`add_trailer` is for clients that read details: pyarrow sends them only with its own errors."""
     try:
         yield
     except (GeneratorExit, KeyboardInterrupt, SystemExit, flight.FlightError, CodedError):
         raise
     except BaseException as error:  # a panic of the native reader is a BaseException
-        told = to_flight(error, path)
-        if isinstance(told, CodedError) and add_trailer is not None:
-            add_trailer(TRAILER, told.details)
-        raise told from None
+        sent = to_flight(error, form)
+        if isinstance(sent, CodedError) and add_trailer is not None:
+            add_trailer(TRAILER, sent.details)
+        raise sent from None
 
 
-def to_flight(error: BaseException, path: Path) -> Exception:
+def to_flight(error: BaseException, form: ErrorForm) -> Exception:
     known = error if isinstance(error, GatewayError) else _unexpected(error)
     if isinstance(known, InternalError) and isinstance(error, GatewayError):
         log.error("internal_error", error=known.message, cause=_cause(error))
-    if path is Path.CODED:
+    if form is ErrorForm.CODED:
         return _coded(known)
     if isinstance(known, DeniedError):
-        return _typed(flight.FlightUnauthorizedError, known, path)
-    if path is Path.ACTION:
+        return _typed(flight.FlightUnauthorizedError, known, form)
+    if form is ErrorForm.ACTION:
         return ActionError(known.message)
-    # A scan that the gateway ended is told as "unavailable": pyarrow clients turn CANCELLED into a KeyboardInterrupt.
+    # A scan that the gateway ended is sent as "unavailable": pyarrow clients turn CANCELLED into a KeyboardInterrupt.
     if isinstance(known, UnavailableError | CancelledError):
-        return _typed(flight.FlightUnavailableError, known, path)
-    return _typed(flight.FlightServerError, known, path)
+        return _typed(flight.FlightUnavailableError, known, form)
+    return _typed(flight.FlightServerError, known, form)
 
 
-def _typed(kind: type[Exception], error: GatewayError, path: Path) -> Exception:
-    if path is Path.ACTION:
+def _typed(kind: type[Exception], error: GatewayError, form: ErrorForm) -> Exception:
+    if form is ErrorForm.ACTION:
         return kind(error.message)
     details = pack({"exception_type": _sql_class(error), "message": error.message})
     return kind(error.message, details)
@@ -131,7 +131,7 @@ def _sql_class(error: GatewayError) -> str:
 
 
 def _coded(error: GatewayError) -> Exception:
-    """The error by its gRPC code, as far as pyarrow can send it; the details tell the rest."""
+    """The error by its gRPC code, as far as pyarrow can send it; the details say the rest."""
     match error:
         case NotFoundError():
             return _with_clean_text(CodedNotFoundError(error.message))

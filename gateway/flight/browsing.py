@@ -16,10 +16,8 @@ from gateway.errors import NotFoundError
 from gateway.flight.scans import REUSE_CONNECTION, ResolvedTable, Scans, as_of
 from gateway.wire.listing import SchemaEntry, TableEntry, encode_listing, table_info
 from gateway.wire.messages import FlightInfoRequest
-from gateway.wire.tickets import TablePath, decode_path, encode_path
+from gateway.wire.tickets import DATABASES_TICKET, TablePath, decode_path, encode_path, is_databases
 
-_DATABASES_PATH = [b"__databases"]
-DATABASES_TICKET = b"databases"
 DATABASES_SHAPE = pa.schema(
     [("database_name", pa.string()), ("description", pa.string()), ("schemas", pa.int64()), ("tables", pa.int64())]
 )
@@ -48,7 +46,7 @@ class Browsing:
         )
 
     def entry(self, table: Readable, attached_as: str) -> bytes:
-        """One table as listings and DDL replies tell it."""
+        """One table as listings and DDL replies declare it."""
         description = table.describe()
         known = self._entries.setdefault(description, {})
         if attached_as not in known:
@@ -105,10 +103,6 @@ class Browsing:
             resolved.snapshot.size.bytes,
             app_metadata=_metadata(resolved, call.headers.catalog or resolved.catalog.name),
         )
-
-
-def is_databases(descriptor: flight.FlightDescriptor) -> bool:
-    return bool(descriptor.descriptor_type == flight.DescriptorType.PATH and descriptor.path == _DATABASES_PATH)
 
 
 def _database(catalog: Catalog) -> dict[str, object]:

@@ -18,7 +18,7 @@ from urllib.parse import unquote
 Address = tuple[str, int]
 
 
-def cut_connection(port: int, peer: str) -> bool:
+def close_connection(port: int, peer: str) -> bool:
     """End the connection from this peer, as Flight names it, to this port; False where there is none."""
     wanted = _peer_address(peer)
     found = False
@@ -54,8 +54,8 @@ def _peer_address(peer: str) -> Address | None:
     return _address((host.strip("[]"), int(port))) if scheme in ("ipv4", "ipv6") and port.isdigit() else None
 
 
-def _address(told: tuple[object, ...]) -> Address:
-    """A server that listens for both kinds is told IPv4 addresses inside IPv6 ones; Flight names them plainly."""
-    host = ipaddress.ip_address(str(told[0]).partition("%")[0])
+def _address(reported: tuple[object, ...]) -> Address:
+    """A server that listens for both kinds gets IPv4 addresses inside IPv6 ones; Flight names them plainly."""
+    host = ipaddress.ip_address(str(reported[0]).partition("%")[0])
     mapped = host.ipv4_mapped if isinstance(host, ipaddress.IPv6Address) else None
-    return str(mapped or host), int(str(told[1]))
+    return str(mapped or host), int(str(reported[1]))

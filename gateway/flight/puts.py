@@ -41,13 +41,13 @@ from gateway.wire.json_dialect import (
 from gateway.wire.listing import ROWID_KEY
 
 ROWID = pa.field("rowid", pa.int64(), metadata={ROWID_KEY: b"1"})
-# What an answer has around it as a message, and the largest count that it may hold.
+# What a reply has around it as a message, and the largest count that it may hold.
 _ENVELOPE_BYTES = 16
 _MOST_ROWS = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class _Target:
+class _CommandTable:
     """The table a command means, and its shape as it is now."""
 
     table: Readable
@@ -78,7 +78,7 @@ class Puts:
         with self._uploads.watched(call, reader) as upload:
             with self._statements.executing(call) as execution:
                 reply = self._put(call, execution, descriptor, upload)
-            upload.was_written()
+            upload.mark_written()
             with upload.answering():
                 writer.write(pa.py_buffer(reply))
 
@@ -88,11 +88,11 @@ class Puts:
             target = self._find(call, command)
             if not can_delete(target.table):
                 raise _unchangeable(Operation.DELETE, target)
-            change, answer = self._change(Operation.DELETE, command, target, encode_delete_reply)
+            change, reply = self._change(Operation.DELETE, command, target, encode_delete_reply)
             schema = pa.schema([ROWID])
             rows = pa.RecordBatch.from_arrays([pa.array(command.row_ids, pa.int64())], schema=schema)
             statement = execution.open(change, schema)
-            return answer.encode(execution.run(statement, [rows], answer, drains=False))
+            return reply.encode(execution.run(statement, [rows], reply, drains=False))
 
     def _put(self, call: Call, execution: Execution, descriptor: flight.FlightDescriptor, upload: Upload) -> bytes:
         if descriptor.descriptor_type != flight.DescriptorType.CMD:
@@ -100,22 +100,26 @@ class Puts:
         command = decode_put(descriptor.command)
         target = self._find(call, command)
         if isinstance(command, InsertCommand):
-            change, answer = self._change(Operation.INSERT, command, target, encode_put_reply)
-            plan = _plan_insert(target, upload.schema())
-            schema, rows = plan.schema, plan.rows(upload)
+            change, reply = self._change(Operation.INSERT, command, target, encode_put_reply)
+            mapping = _map_insert(target, upload.schema())
+            schema, rows = mapping.schema, mapping.rows(upload)
         else:
             if not can_update(target.table):
                 raise _unchangeable(Operation.UPDATE, target)
-            change, answer = self._change(Operation.UPDATE, command, target, encode_put_reply)
-            plan = _plan_update(target, upload.schema())
-            schema, rows = plan.schema.append(ROWID), _with_row_ids(plan.rows(upload), command.row_ids)
+            change, reply = self._change(Operation.UPDATE, command, target, encode_put_reply)
+            mapping = _map_update(target, upload.schema())
+            schema, rows = mapping.schema.append(ROWID), _with_row_ids(mapping.rows(upload), command.row_ids)
         statement = execution.open(change, schema)
-        upload.fills(statement)
-        return answer.encode(execution.run(statement, rows, answer, drains=False))
+        upload.bind(statement)
+        return reply.encode(execution.run(statement, rows, reply, drains=False))
 
     def _change(
-        self, operation: Operation, command: Command, target: _Target, encode: Callable[[int, bytes | None], bytes]
-    ) -> tuple[Change, _Reply]:
+        self,
+        operation: Operation,
+        command: Command,
+        target: _CommandTable,
+        encode: Callable[[int, bytes | None], bytes],
+    ) -> tuple[Change, _PutReply]:
         columns = None
         if command.returning:
             columns = _match(target, target.shape.names, command.returning_columns, "returning_columns")
@@ -126,24 +130,24 @@ class Puts:
             read_version=command.read_version,
             idempotency_key=command.idempotency_key,
         )
-        return change, _Reply(target.table.name.table, columns, encode, self._limits.returned_bytes)
+        return change, _PutReply(target.table.name.table, columns, encode, self._limits.returned_bytes)
 
-    def _find(self, call: Call, command: Command) -> _Target:
+    def _find(self, call: Call, command: Command) -> _CommandTable:
         catalog = self._catalogs.get(command.catalog or call.headers.catalog)
         table = catalog.table(command.schema, command.table)
         try:
-            return _Target(table, table.current().shape)
+            return _CommandTable(table, table.current().shape)
         except NotFoundError:
             catalog.forget(table)
             raise
 
 
-def _unchangeable(operation: Operation, target: _Target) -> PreconditionError:
+def _unchangeable(operation: Operation, target: _CommandTable) -> PreconditionError:
     name, why = target.table.name.table, why_unchangeable(target.table)
     return PreconditionError(f"table '{name}' does not support {operation.verb} ({why})")
 
 
-def _match(target: _Target, columns: Sequence[str], asked: Iterable[str], what: str, hint: str = "") -> list[str]:
+def _match(target: _CommandTable, columns: Sequence[str], asked: Iterable[str], what: str, hint: str = "") -> list[str]:
     """The asked names as the table spells them; names are compared as users do."""
     spelled = {fold(name): name for name in columns}
     found: dict[str, None] = {}
@@ -157,19 +161,19 @@ def _match(target: _Target, columns: Sequence[str], asked: Iterable[str], what: 
     return list(found)
 
 
-def _match_upload(target: _Target, names: Iterable[str]) -> list[str]:
+def _match_upload(target: _CommandTable, names: Iterable[str]) -> list[str]:
     return _match(target, target.columns, names, "column mismatch", "; columns are matched by name, in any order")
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _ColumnMapping:
     """Which uploaded columns are taken, in which order, under the table's names."""
 
     places: tuple[int, ...]
     schema: pa.Schema
 
     @classmethod
-    def of(cls, upload: pa.Schema, places: Iterable[int], names: Iterable[str]) -> _Plan:
+    def of(cls, upload: pa.Schema, places: Iterable[int], names: Iterable[str]) -> _ColumnMapping:
         taken = dict(zip(names, places, strict=True))
         fields = [_unmarked(upload.field(place)).with_name(name) for name, place in taken.items()]
         return cls(tuple(taken.values()), pa.schema(fields))
@@ -190,7 +194,7 @@ def _unmarked(field: pa.Field) -> pa.Field:
     return field.with_metadata(metadata or None)
 
 
-def _plan_insert(target: _Target, upload: pa.Schema) -> _Plan:
+def _map_insert(target: _CommandTable, upload: pa.Schema) -> _ColumnMapping:
     # A row id sent along with new rows says nothing: the table gives ids at the commit.
     rowid = find_rowid_column(upload)
     places = [place for place in range(len(upload)) if place != rowid]
@@ -198,15 +202,15 @@ def _plan_insert(target: _Target, upload: pa.Schema) -> _Plan:
         raise RequestError(f"column mismatch: table has {len(target.columns)} columns, input has {len(places)}")
     names = _match_upload(target, (upload.field(place).name for place in places))
     at = dict(zip(names, places, strict=True))
-    return _Plan.of(upload, (at[name] for name in target.columns), target.columns)
+    return _ColumnMapping.of(upload, (at[name] for name in target.columns), target.columns)
 
 
-def _plan_update(target: _Target, upload: pa.Schema) -> _Plan:
+def _map_update(target: _CommandTable, upload: pa.Schema) -> _ColumnMapping:
     if find_rowid_column(upload) >= 0:
         raise RequestError("column mismatch: UPDATE takes the row ids from row_ids, not from a rowid column")
     if not upload.names:
         raise RequestError("column mismatch: UPDATE sets no column")
-    return _Plan.of(upload, range(len(upload)), _match_upload(target, upload.names))
+    return _ColumnMapping.of(upload, range(len(upload)), _match_upload(target, upload.names))
 
 
 def _with_row_ids(batches: Iterable[pa.RecordBatch], row_ids: Sequence[int]) -> Iterator[pa.RecordBatch]:
@@ -220,11 +224,11 @@ def _with_row_ids(batches: Iterable[pa.RecordBatch], row_ids: Sequence[int]) -> 
         raise RequestError(f"row_ids count ({len(ids)}) does not match input rows ({rows})")
 
 
-class _Reply:
-    """The answer, which is one message: a count, and the rows that the statement returns, if it was asked for any.
+class _PutReply:
+    """The reply, which is one message: a count, and the rows that the statement returns, if it was asked for any.
 
     `columns` are those to return: none of them means all, None that nothing is returned.
-    It is made and measured before anything is written: a commit whose answer cannot be received would look
+    It is made and measured before anything is written: a commit whose reply cannot be received would look
     like a failure.
     """
 

@@ -10,12 +10,11 @@ from pyarrow import flight
 
 from gateway.catalog.calls import Call
 from gateway.catalog.capabilities import AsOf, ColumnStatistics, Readable, ScanRequest, Snapshot, WithStatistics
-from gateway.catalog.registry import Catalog, Catalogs
+from gateway.catalog.registry import Catalog, Catalogs, not_before
 from gateway.errors import NotFoundError, RequestError, UnsupportedError
-from gateway.flight.statements import not_before
 from gateway.flight.streams import Scan, ScanStreams
 from gateway.transactions.manager import TransactionManager
-from gateway.wire.filters import FilterLimits, parse_filters
+from gateway.wire.filter_parser import FilterLimits, parse_filters
 from gateway.wire.listing import ROWID_KEY, STATISTICS_KEY
 from gateway.wire.messages import EndpointsRequest, StatisticsRequest
 from gateway.wire.statistics_reply import encode_statistics
@@ -27,7 +26,7 @@ REUSE_CONNECTION = "arrow-flight-reuse-connection://?"
 
 @dataclass(frozen=True, slots=True)
 class ResolvedTable:
-    """A table as one call means it: at a version, in the shape the caller was told."""
+    """A table as one call means it: at a version, in the shape declared to the caller."""
 
     catalog: Catalog
     table: Readable
@@ -112,14 +111,14 @@ class Scans:
                 snapshot = table.at(table.version_as_of(point))
                 return ResolvedTable(catalog, table, snapshot, _without_statistics(snapshot.shape))
             snapshot = self._pinned(call, table, path.stamp)
-            return ResolvedTable(catalog, table, snapshot, _told_shape(table, snapshot, path.stamp))
+            return ResolvedTable(catalog, table, snapshot, _declared_shape(table, snapshot, path.stamp))
         except NotFoundError:
             if not _exists(table):
                 catalog.forget(table)
             raise
 
     def _pinned(self, call: Call, table: Readable, stamp: SchemaStamp | None) -> Snapshot:
-        view = self._transactions.touch(call.transaction, table.name.key, table.current, call.owner)
+        view = self._transactions.pin(call.transaction, table.name.key, table.current, call.owner)
         snapshot = table.at(view.read_version)
         if view.identity is not None and snapshot.identity != view.identity:
             raise NotFoundError(f"table '{table.name}' was replaced by another one meanwhile; start a new transaction")
@@ -145,8 +144,8 @@ def as_of(unit: str, value: str) -> AsOf | None:
     raise RequestError("AT takes VERSION or TIMESTAMP")
 
 
-def _told_shape(table: Readable, snapshot: Snapshot, stamp: SchemaStamp | None) -> pa.Schema:
-    """The shape that this client was told when it attached: a stream of any other crashes it."""
+def _declared_shape(table: Readable, snapshot: Snapshot, stamp: SchemaStamp | None) -> pa.Schema:
+    """The shape declared to this client when it attached: a stream of any other crashes it."""
     if stamp is None or stamp.digest == stamp_of(snapshot.shape, 0).digest:
         return snapshot.shape
     described = table.describe()

@@ -13,13 +13,14 @@ from pyarrow import flight
 from gateway.catalog.calls import Call
 from gateway.flight.actions import Actions
 from gateway.flight.admission import KEY, CallMiddlewareFactory, Gate, call_of, check_headers
-from gateway.flight.boundary import AddTrailer, Path, as_python_error, errors_as_flight, outcome_of
-from gateway.flight.browsing import DATABASES_SHAPE, DATABASES_TICKET, Browsing
-from gateway.flight.connections import cut_connection
+from gateway.flight.boundary import AddTrailer, ErrorForm, as_python_error, errors_as_flight, outcome_of
+from gateway.flight.browsing import DATABASES_SHAPE, Browsing
+from gateway.flight.connections import close_connection
 from gateway.flight.exchanges import Exchanges, known_operation
 from gateway.flight.puts import Puts
 from gateway.flight.scans import Scans
 from gateway.telemetry import metrics
+from gateway.wire.tickets import DATABASES_TICKET
 
 log = structlog.get_logger(__name__)
 
@@ -43,14 +44,14 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         self._puts = puts
         self._gate = gate
 
-    def cut(self, peer: str) -> None:
+    def disconnect(self, peer: str) -> None:
         """End a peer's connection, and with it its calls: those that wait for their client end in no other way."""
-        log.warning("connection_cut", peer=peer, found=cut_connection(self.port, peer))
+        log.warning("connection_closed", peer=peer, found=close_connection(self.port, peer))
 
-    def cut_if_alone(self, peer: str) -> None:
+    def disconnect_if_alone(self, peer: str) -> None:
         """The same for a peer with one call; others on the connection would end with it."""
         if self._gate.calls_of(peer) == 1:
-            self.cut(peer)
+            self.disconnect(peer)
 
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
         with self._answering("list_flights", context) as call:
@@ -84,7 +85,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[bytes]:
         body = b"" if action.body is None else action.body.to_pybytes()
-        with self._answering("do_action", context, self._actions.known(action.type), Path.ACTION) as call:
+        with self._answering("do_action", context, self._actions.known(action.type), ErrorForm.ACTION) as call:
             return [self._actions.run(call, action.type, body)]
 
     def do_put(
@@ -94,7 +95,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         reader: flight.MetadataRecordBatchReader,
         writer: flight.FlightMetadataWriter,
     ) -> None:
-        with self._answering("do_put", context, path=Path.CODED) as call:
+        with self._answering("do_put", context, form=ErrorForm.CODED) as call:
             self._puts.put(call, descriptor, reader, writer)
 
     def do_exchange(
@@ -110,11 +111,11 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
 
     @contextlib.contextmanager
     def _answering(
-        self, method: str, context: flight.ServerCallContext, action: str = "", path: Path = Path.STREAM
+        self, method: str, context: flight.ServerCallContext, action: str = "", form: ErrorForm = ErrorForm.STREAM
     ) -> Iterator[Call]:
         """Around one call that is not a stream."""
         call = call_of(context)
-        with _errors_translated(call, context.add_trailer, path), _recorded(method, call, action):
+        with _errors_translated(call, context.add_trailer, form), _recorded(method, call, action):
             check_headers(call)
             with self._gate.admit(call.peer):
                 yield call
@@ -143,12 +144,14 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
 
 
 def _errors_translated(
-    call: Call, add_trailer: AddTrailer, path: Path = Path.STREAM
+    call: Call, add_trailer: AddTrailer, form: ErrorForm = ErrorForm.STREAM
 ) -> contextlib.AbstractContextManager[None]:
-    """Errors as the client reads them; `path` is how they travel to DuckDB's."""
+    """Errors as the client reads them; `form` is how they travel to DuckDB's."""
     # Arrow's C++ client makes an internal error of every error with details that is not one of Flight's own.
     reads_details = not call.headers.is_arrow_cpp
-    return errors_as_flight(path if call.headers.is_airport else Path.CODED, add_trailer if reads_details else None)
+    return errors_as_flight(
+        form if call.headers.is_airport else ErrorForm.CODED, add_trailer if reads_details else None
+    )
 
 
 @contextlib.contextmanager

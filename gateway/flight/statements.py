@@ -15,14 +15,14 @@ from typing import Protocol
 import pyarrow as pa
 
 from gateway.catalog.calls import Call
-from gateway.catalog.capabilities import Readable, Snapshot
+from gateway.catalog.capabilities import Readable
 from gateway.catalog.changes import Operation, Statement, WriteContext, WriteOptions, delete_of, insert_into, update_of
+from gateway.catalog.registry import not_before
 from gateway.errors import (
     CancelledError,
     ConflictError,
     GatewayError,
     InternalError,
-    NotFoundError,
     OutcomeUnknownError,
     PreconditionError,
     RequestError,
@@ -51,7 +51,7 @@ class Change:
     idempotency_key: str | None = None
 
 
-class Answer(Protocol):
+class Reply(Protocol):
     """How what a statement returns goes to its client."""
 
     def begin(self, schema: pa.Schema) -> None:
@@ -105,14 +105,14 @@ class Execution:
             case Operation.DELETE:
                 return delete_of(table, schema, change.options, context)
 
-    def run(self, statement: Statement, batches: Iterable[pa.RecordBatch], answer: Answer, *, drains: bool) -> int:
+    def run(self, statement: Statement, batches: Iterable[pa.RecordBatch], reply: Reply, *, drains: bool) -> int:
         """Take the rows and commit them; how many rows were affected.
 
         With `drains`, an upload is read to its end before an error of it is raised.
         """
         failure: GatewayError | None = None
         try:
-            answer.begin(statement.reply_schema)
+            reply.begin(statement.reply_schema)
             for batch in batches:
                 self._check_still_there()
                 if failure is not None:
@@ -127,14 +127,14 @@ class Execution:
                     statement.abort()
                     continue
                 if returned is not None:
-                    answer.add(returned)
+                    reply.add(returned)
             if failure is not None:
                 raise failure
-            answer.finish()
+            reply.finish()
             self._check_still_there()
             return statement.commit()
         finally:
-            statement.abort()  # after a commit it only lets go of what was staged
+            statement.abort()  # after a commit it only releases what was staged
 
     def done(self) -> None:
         if self._running is not None:
@@ -154,14 +154,14 @@ class Execution:
             ) from error
 
     def context_of(self, change: Change) -> WriteContext:
-        """In a transaction, the rows to change must still be what they were when it met the table."""
+        """In a transaction, the rows to change must still be what they were when it first read the table."""
         context = self._in_transaction(change)
         if change.read_version is not None:
             return replace(context, read_version=change.read_version)
         if self._running is None or change.operation is Operation.INSERT:
             return context
         table = change.table
-        view = self._transactions.touch(self._running.transaction, table.name.key, table.current, self._call.owner)
+        view = self._transactions.pin(self._running.transaction, table.name.key, table.current, self._call.owner)
         if view.identity is not None and table.current().identity != view.identity:
             raise ConflictError(f"table '{table.name}' was replaced by another one meanwhile; start a new transaction")
         return replace(
@@ -175,7 +175,7 @@ class Execution:
     def _in_transaction(self, change: Change) -> WriteContext:
         """In the transaction that the call names, if any; refused when that has ended.
 
-        The same statement sent again is no second one: where its key may tell, the refusal comes later.
+        The same statement sent again is no second one: where its key may show that, the refusal comes later.
         """
         key = _checked_key(change.idempotency_key or self._call.headers.idempotency_key)
         context = WriteContext(self._call, idempotency_key=key)
@@ -196,7 +196,7 @@ class Execution:
         return replace(context, statement=self._running)
 
     def _check_size(self, batch: pa.RecordBatch) -> None:
-        # Of buffers that nobody has validated yet, only the sizes are looked at.
+        # Of buffers that nobody has validated yet, only the sizes are read.
         if batch.get_total_buffer_size() > self._batch_bytes:
             raise RequestError(f"one batch is larger than {self._batch_bytes} bytes (limits.batch_bytes)")
 
@@ -211,17 +211,7 @@ def _ending(statement: RunningStatement, error: BaseException) -> Ending:
     is_clear = isinstance(error, GatewayError) and not isinstance(error, InternalError)
     if is_clear or not statement.is_committing:
         return Ending.FAILED
-    return Ending.DONE if statement.is_written else Ending.BROKEN  # only the answer got lost
-
-
-def not_before(table: Readable, snapshot: Snapshot, stamp: SchemaStamp | None) -> Snapshot:
-    """A client that altered a table within its transaction knows a schema that the pinned version does not have."""
-    if stamp is None or stamp.version <= snapshot.version:
-        return snapshot
-    try:
-        return table.at(stamp.version)
-    except NotFoundError:
-        return snapshot  # another table by now; its shape tells
+    return Ending.DONE if statement.is_written else Ending.BROKEN  # only the reply got lost
 
 
 def _checked_key(key: str | None) -> str | None:

@@ -15,7 +15,7 @@ from gateway.catalog.changes import Footprint, Undoable, Undone, WriteContext
 from gateway.catalog.registry import Catalogs
 from gateway.errors import NotFoundError, PreconditionError, RequestError
 from gateway.transactions.manager import TransactionManager
-from gateway.transactions.records import Status
+from gateway.transactions.records import TransactionStatus
 from gateway.wire.json_dialect import decode_create_transaction, decode_transaction, is_json
 from gateway.wire.messages import CatalogRequest
 from gateway.wire.packing import Fields, pack
@@ -78,19 +78,19 @@ class TransactionActions:
         catalog, schema, name = key
         table = self._catalogs.get(catalog).table(schema, name)
         if not isinstance(table, Undoable):
-            raise PreconditionError(f"table '{table.name}' cannot take back what was written into it")
+            raise PreconditionError(f"table '{table.name}' cannot undo what was written into it")
         if footprint.identity is not None and footprint.identity != table.current().identity:
             raise NotFoundError(f"table '{table.name}' was replaced by another one")
         return table.undo(transaction, context, footprint)
 
 
-def _undone(status: Status) -> list[dict[str, Any]]:
-    """Which commit of which table took how many rows back; tables by the names they are compared by."""
-    told = []
+def _undone(status: TransactionStatus) -> list[dict[str, Any]]:
+    """Which commit of which table undid how many rows; tables by the names they are compared by."""
+    reported = []
     for key, undone in status.undone.items():
         assert isinstance(key, tuple)
-        told.append({"table": ".".join(key[1:]), "version": undone.version, "rows": undone.rows})
-    return told
+        reported.append({"table": ".".join(key[1:]), "version": undone.version, "rows": undone.rows})
+    return reported
 
 
 def _encode(body: bytes, reply: dict[str, Any]) -> bytes:

@@ -1,8 +1,8 @@
 """Uploads: each waits for its client, but not for ever.
 
 What waits for a client, to send or to take its answer, cannot be interrupted, so
-a watch looks at the uploads. One that stalled loses what it staged, holds up no
-drain, and is refused when its client wakes. A client that stays silent for as
+a watch checks the uploads. One that stalled loses what it staged, holds up no
+drain, and is refused when its client goes on. A client that stays silent for as
 long again loses its connection, unless other calls of it run there: only that
 ends the read itself.
 """
@@ -26,7 +26,7 @@ from gateway.settings import LimitSettings
 
 log = structlog.get_logger(__name__)
 
-_LONGEST_LOOK_SECONDS = 5.0
+_MAX_CHECK_SECONDS = 5.0
 # A frame with nothing in it looks to pyarrow like the end of the upload, and rows may follow. After the true end every
 # further read ends at once.
 _BLANK_FRAMES = 64
@@ -45,7 +45,7 @@ class Upload:
         self._waits_since: float | None = None
         self._waits_for = ""
         self._is_written = False
-        self._ended_for = ""
+        self._end_reason = ""
 
     def schema(self) -> pa.Schema:
         try:
@@ -78,13 +78,13 @@ class Upload:
         if self._call.is_cancelled():
             raise CancelledError("the caller went away; nothing was written")
 
-    def fills(self, statement: Statement) -> None:
-        """From now on this statement is what a stalled upload lets go of."""
+    def bind(self, statement: Statement) -> None:
+        """From now on a stalled upload aborts this statement."""
         self._statement = statement
 
     @contextlib.contextmanager
     def answering(self) -> Iterator[None]:
-        """Around an answer: a client may stop reading, too, or be gone."""
+        """Around an answer: a client may stop reading it, too, or have disconnected."""
         with self._waiting(_FOR_A_READER):
             try:
                 yield
@@ -92,7 +92,7 @@ class Upload:
                 change = "the change is made" if self._is_written else "nothing was written"
                 raise CancelledError(f"the caller went away before its answer; {change}") from error
 
-    def was_written(self) -> None:
+    def mark_written(self) -> None:
         """The change is made, whether its client reads the answer or not."""
         with self._lock:
             self._is_written = True
@@ -107,8 +107,8 @@ class Upload:
         finally:
             with self._lock:
                 self._waits_since = None
-            if self._ended_for and not self._is_written:
-                raise UnavailableError(self._ended_for)
+            if self._end_reason and not self._is_written:
+                raise UnavailableError(self._end_reason)
 
     @property
     def peer(self) -> str:
@@ -116,24 +116,24 @@ class Upload:
 
     @property
     def has_stalled(self) -> bool:
-        return bool(self._ended_for)
+        return bool(self._end_reason)
 
-    def look(self, scans: RunningScans) -> float:
+    def check(self, scans: RunningScans) -> float:
         """End the upload if its client is silent for too long; for how many seconds it has been."""
         now = time.monotonic()
         with self._lock:
             if self._waits_since is None:
                 return 0
-            if not self._ended_for and scans.is_scanning(self._call.transaction):
+            if not self._end_reason and scans.is_scanning(self._call.transaction):
                 self._waits_since = now  # its rows come from a scan that still runs, or waits for its turn
             silent = now - self._waits_since
-            if silent > self._limits.idle_upload_seconds and not self._ended_for:
+            if silent > self._limits.idle_upload_seconds and not self._end_reason:
                 self._end()
             return silent
 
     def _end(self) -> None:
         idle = f"{self._waits_for} for {self._limits.idle_upload_seconds:g} s"
-        self._ended_for = f"{idle}, so the upload was ended; nothing was written"
+        self._end_reason = f"{idle}, so the upload was ended; nothing was written"
         if self._statement is not None and not self._is_written:
             self._statement.abort()
         transaction = self._call.transaction
@@ -146,7 +146,7 @@ class RunningScans(Protocol):
 
 
 class Connections(Protocol):
-    def cut_if_alone(self, peer: str) -> None:
+    def disconnect_if_alone(self, peer: str) -> None:
         """End a peer's connection where one call runs on it."""
 
 
@@ -188,9 +188,9 @@ class UploadWatch:
             return sum(upload.has_stalled for upload in self._running)
 
     def _watch_uploads(self, connections: Connections) -> None:
-        while not self._stop.wait(min(_LONGEST_LOOK_SECONDS, self._limits.idle_upload_seconds / 4)):
+        while not self._stop.wait(min(_MAX_CHECK_SECONDS, self._limits.idle_upload_seconds / 4)):
             with self._lock:
                 running = list(self._running)
             for upload in running:
-                if upload.look(self._scans) > 2 * self._limits.idle_upload_seconds:
-                    connections.cut_if_alone(upload.peer)
+                if upload.check(self._scans) > 2 * self._limits.idle_upload_seconds:
+                    connections.disconnect_if_alone(upload.peer)

@@ -17,7 +17,7 @@ from gateway.catalog.capabilities import (
     Description,
     ScanReport,
     ScanRequest,
-    Size,
+    TableSize,
 )
 from gateway.catalog.changes import Footprint, Undone, WriteContext
 from gateway.catalog.names import TableName
@@ -27,17 +27,17 @@ from gateway.lake.adopting.automatic import Numbering, SelfAdopting
 from gateway.lake.commits.landing import Landing
 from gateway.lake.commits.writer_lock import UNGUARDED, WriteGuard
 from gateway.lake.ddl.altering import TableAlterer
+from gateway.lake.reading.column_statistics import column_statistics
 from gateway.lake.reading.reader import Readers
-from gateway.lake.reading.statistics import column_statistics
-from gateway.lake.spark.engine import Spark, State
+from gateway.lake.spark.engine import Spark, SparkState
 from gateway.lake.tables.deletions import deleted_rows
 from gateway.lake.tables.history import parse_moment, parse_version, version_at_time
 from gateway.lake.tables.snapshots import LOG, LogSnapshot, Snapshots
 from gateway.lake.tables.storage import Folder
+from gateway.lake.writing.delta_statements import FullyChangeable, ReadOnly, WriteRoom, abilities, changes_of
 from gateway.lake.writing.idempotency import Answers
 from gateway.lake.writing.pending import Undoing
 from gateway.lake.writing.staging import StagingFolder
-from gateway.lake.writing.statements import FullyChangeable, ReadOnly, WriteRoom, abilities, changes_of
 from gateway.lake.writing.writer import TableWriter
 from gateway.settings import WriteSettings
 from gateway.wire.ddl_messages import Alteration
@@ -67,7 +67,7 @@ class DeltaSnapshot:
         return self.log.shape
 
     @property
-    def size(self) -> Size:
+    def size(self) -> TableSize:
         return self.log.size
 
     @cached_property
@@ -130,7 +130,7 @@ class DeltaTable:
             writer=self._writer,
             staging=tools.staging,
             answers=Answers(str(name), self._log, self._snapshots.current, tools.write.idempotency_seconds),
-            has_engine=tools.spark.state is not State.OFF,
+            has_engine=tools.spark.state is not SparkState.OFF,
         )
         self._numbering = Numbering(str(name), self._adopt) if tools.adopts else None
         self._lock = threading.Lock()
@@ -199,7 +199,7 @@ class DeltaTable:
         return Adoption(self._landing, self._rowid_column, limits)
 
     def _adopt(self) -> Adopted:
-        with self._writer.beside_others():
+        with self._writer.shared():
             return self.adoption().run()
 
     def undo(self, transaction: str, context: WriteContext, footprint: Footprint) -> Undone:
@@ -208,11 +208,11 @@ class DeltaTable:
         return Undone(done.affected, done.version)
 
     def alter(self, change: Alteration, call: Call) -> int | None:
-        with self.alone():
+        with self.exclusive():
             return self._alterer.alter(change, call.caller)
 
-    def alone(self) -> contextlib.AbstractContextManager[None]:
-        return self._writer.paused(self._wait_seconds)
+    def exclusive(self) -> contextlib.AbstractContextManager[None]:
+        return self._writer.exclusive(self._wait_seconds)
 
     def retire(self) -> None:
         self._snapshots.close()

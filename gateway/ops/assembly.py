@@ -28,11 +28,11 @@ from gateway.flight.streams import ScanStreams
 from gateway.flight.transaction_actions import TransactionActions
 from gateway.flight.upload_watch import UploadWatch
 from gateway.lake.commits.writer_lock import WriterLocks
+from gateway.lake.ddl.editable_warehouse import EditableWarehouse
 from gateway.lake.ddl.spark_alter import forget_log
-from gateway.lake.ddl.warehouse import EditableWarehouse
 from gateway.lake.delta_table import DeltaTable, TableTools
 from gateway.lake.reading.reader import Readers
-from gateway.lake.spark.engine import Profile, Spark, State
+from gateway.lake.spark.engine import Profile, Spark, SparkState
 from gateway.lake.tables.storage import Folder
 from gateway.lake.writing.staging import StagingFolder
 from gateway.lake.writing.traces import traces_of
@@ -40,7 +40,7 @@ from gateway.settings import CatalogSettings, Settings
 from gateway.telemetry import metrics
 from gateway.transactions.ids import TransactionId
 from gateway.transactions.manager import TransactionManager
-from gateway.wire.filters import FilterLimits
+from gateway.wire.filter_parser import FilterLimits
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def build_lake(settings: Settings, spark: Spark | None = None) -> Lake:
 
     def find_in_log(transaction: TransactionId, issued_ms: int) -> Traces:
         tables = [table for catalog in catalogs for table in catalog.listing().tables.values()]
-        # The log of a table that cannot be served may tell of the transaction all the same.
+        # The log of a table that cannot be served may record the transaction all the same.
         tables += [catalog.source.open(name) for catalog in catalogs for name, _ in catalog.listing().broken.values()]
         logs: dict[Hashable, Folder] = {
             table.name.key: table.log_folder for table in tables if isinstance(table, DeltaTable)
@@ -100,7 +100,7 @@ def build_lake(settings: Settings, spark: Spark | None = None) -> Lake:
     locks = WriterLocks(spark, roots)
 
     def replaced(uri: str) -> None:
-        if spark.state is State.READY:
+        if spark.state is SparkState.READY:
             with spark.session(Profile.LATENCY) as session:
                 forget_log(session, uri)
 
@@ -174,6 +174,6 @@ def _root(settings: CatalogSettings, *, fsync: bool) -> Folder | None:
     return None if settings.warehouse is None else Folder.open(settings.warehouse, fsync=fsync)
 
 
-def _show_spark_state(state: State) -> None:
-    for each in State:
+def _show_spark_state(state: SparkState) -> None:
+    for each in SparkState:
         metrics.SPARK_STATE.labels(each.value).set(each is state)

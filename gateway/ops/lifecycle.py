@@ -1,8 +1,8 @@
 """Start, ready, drain, stop.
 
-The port answers as soon as it is open; Spark and the first look at the
-warehouses follow in the background. A first signal drains: running calls end
-in peace, new ones are told to come later. A second one ends them.
+The port answers as soon as it is open; Spark and the first listing of
+the warehouses follow in the background. A first signal drains: running calls
+are finished, new ones are refused as unavailable. A second one ends them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import structlog
 
 from gateway import __version__
 from gateway.errors import GatewayError
-from gateway.lake.spark.engine import Spark, State
+from gateway.lake.spark.engine import Spark, SparkState
 from gateway.ops.assembly import Service, build_service
 from gateway.ops.health import HealthServer
 from gateway.settings import Settings
@@ -66,7 +66,7 @@ class Gateway:
         details: dict[str, object] = {
             "reads": "ready" if ready else "stopping",
             "spark": spark.state.value,
-            "writes": self._writes() if ready and spark.state is State.READY else "unavailable",
+            "writes": self._writes() if ready and spark.state is SparkState.READY else "unavailable",
         }
         if spark.reason:
             details["reason"] = spark.reason
@@ -98,7 +98,7 @@ class Gateway:
         self.service.gate.close()
         self.service.streams.close_all("the gateway is stopping")
         for peer in self.service.gate.peers():  # the server does not stop while a call waits for its client
-            self.service.server.cut(peer)
+            self.service.server.disconnect(peer)
         self.service.server.shutdown()
         self.service.streams.stop()
         self.service.uploads.stop()
@@ -117,7 +117,7 @@ class Gateway:
         while True:
             for catalog in self.service.lake.catalogs:
                 try:
-                    self._tend(catalog.name)
+                    self._maintain(catalog.name)
                     catalog.refresh()
                 except GatewayError as error:
                     log.warning("catalog_refresh_failed", catalog=catalog.name, reason=error.message)
@@ -129,18 +129,18 @@ class Gateway:
             if self._stop.wait(self._settings.discovery.refresh_seconds):
                 return
 
-    def _tend(self, catalog: str) -> bool:
+    def _maintain(self, catalog: str) -> bool:
         try:
             return self.service.lake.warehouses[catalog].tend()
         except GatewayError as error:  # not the writer, or the disk: the next round may work
-            log.debug("warehouse_not_tended", catalog=catalog, reason=error.message)
+            log.debug("warehouse_maintenance_failed", catalog=catalog, reason=error.message)
             return False
 
     def _catch_up(self) -> None:
         """The right to write is ours now: what its last holder left half done is finished, and shown."""
         for catalog in self.service.lake.catalogs:
             try:
-                if self._tend(catalog.name):
+                if self._maintain(catalog.name):
                     catalog.refresh()
             except Exception as error:  # the next refresh may work
                 log.error("catalog_refresh_failed", catalog=catalog.name, error=type(error).__name__, exc_info=error)

@@ -1,18 +1,18 @@
 """Transactions: which version of each table a transaction reads, what it wrote, and how it ended.
 
 Issuing an id stores nothing and never fails. State starts when a transaction
-first touches a table; what stays unused for long, or exceeds the limit, is
+first uses a table; what stays unused for long, or exceeds the limit, is
 forgotten, those that only read first. A forgotten or foreign id gets a fresh
 pin when it reads, but cannot write: what it read and whether it was rolled
-back is not known any more. What it wrote before, the log tells.
+back is not known any more. What it wrote before is in the log.
 
-Per table a transaction has a conflict base, the version at first touch, which
+Per table a transaction has a conflict base, the version at first use, which
 never moves, and a read version, which moves to the transaction's own commits.
-An ALTER names no transaction: it is one of each in which its session met the table.
+An ALTER names no transaction: it belongs to each one in which its session used the table.
 
 A transaction knows its running statements. A rollback first stops them: one
 whose commit has not begun will not begin it, and one whose commit has begun is
-waited for, so that it is known what there is to take back. Until then the
+waited for, so that it is known what there is to undo. Until then the
 transaction is neither aborted nor rolled back.
 """
 
@@ -40,17 +40,17 @@ from gateway.transactions.ids import ParsedId, TransactionId, TransactionIds
 from gateway.transactions.records import (
     Ending,
     Place,
-    Record,
     RefusedStatement,
     RunningStatement,
-    Status,
     TableView,
+    TransactionRecord,
+    TransactionStatus,
 )
-from gateway.transactions.state import Event, State
+from gateway.transactions.state import Event, TransactionState
 
-# What the logs tell of a transaction, which cannot be older than its id, whose issue time is given in milliseconds.
+# What the logs record of a transaction, which cannot be older than its id, whose issue time is given in milliseconds.
 FindInLog = Callable[[TransactionId, int], Traces]
-# Takes back what a transaction wrote to one table; a second time it only says so again. A NotFoundError means that
+# Undoes what a transaction wrote to one table; a second time it only reports that again. A NotFoundError means that
 # the table is not under that name any more.
 Undo = Callable[[Hashable, Footprint], Undone]
 
@@ -88,10 +88,10 @@ class TransactionManager:
         self._lock = threading.Lock()
         self._statement_ended = threading.Condition(self._lock)
         # Longest unused first.
-        self._readers: OrderedDict[TransactionId, Record] = OrderedDict()
-        self._writers: OrderedDict[TransactionId, Record] = OrderedDict()
+        self._readers: OrderedDict[TransactionId, TransactionRecord] = OrderedDict()
+        self._writers: OrderedDict[TransactionId, TransactionRecord] = OrderedDict()
         # Whatever was issued up to here and is not in memory may have been forgotten, by a restart for instance.
-        self._forgotten_until_ms = self._now_ms() - 1
+        self._forgotten_until_ms = self.now_ms() - 1
 
     @property
     def is_enabled(self) -> bool:
@@ -103,15 +103,11 @@ class TransactionManager:
 
     def begin(self, *, manual: bool = False) -> TransactionId:
         self.check_enabled()
-        return self._ids.issue(self._now_ms(), manual=manual)
-
-    def is_issued(self, transaction: str | None) -> bool:
-        """Whether this gateway issued the id, ever."""
-        return self._genuine(transaction) is not None
+        return self._ids.issue(self.now_ms(), manual=manual)
 
     def now_ms(self) -> int:
         """The clock that ids are issued by, in milliseconds."""
-        return self._now_ms()
+        return int(self._started_ms + (self._clock() - self._started) * 1000)
 
     def issued_ms(self, transaction: str) -> int | None:
         """When the id was issued; None for one that this gateway did not issue."""
@@ -123,7 +119,7 @@ class TransactionManager:
     ) -> RunningStatement:
         """Refuse a statement whose transaction is not known or has ended; with `once`, it takes one in all.
 
-        Whoever opens a statement ends it, too.
+        The caller ends the statement that it opened.
         """
         parsed = self._genuine(transaction)
         if parsed is None:
@@ -168,7 +164,7 @@ class TransactionManager:
         if ending is Ending.BROKEN:
             self._settle(known, statement.place)
 
-    def _settle(self, known: Record, place: Place) -> None:
+    def _settle(self, known: TransactionRecord, place: Place) -> None:
         """What failed in a way that does not say whether it was written is looked up at once."""
         try:
             traces = self._find_in_log(known.id.id, known.id.issued_ms)
@@ -176,17 +172,17 @@ class TransactionManager:
             return  # it stays unclear, and is looked up when somebody asks
         with self._lock:
             if traces.tables:
-                if known.state is State.ACTIVE:
+                if known.state is TransactionState.ACTIVE:
                     known.apply(Event.WROTE)
             elif traces.gap is None:
                 known.unclear.discard(place)
                 known.has_failed = True
                 known.settle_failure()
 
-    def touch(
+    def pin(
         self, transaction: str | None, table: Hashable, newest: Callable[[], Pinnable], owner: Owner | None = None
     ) -> TableView:
-        """How this transaction sees a table: as it met it first, and as it wrote it. Without an id, the newest."""
+        """How this transaction sees a table: as it first read it, and as it wrote it. Without an id, the newest."""
         parsed = self._genuine(transaction)
         if parsed is None:
             return _view_of(newest())
@@ -195,7 +191,7 @@ class TransactionManager:
             known.owner = known.owner or owner
             if table in known.tables:
                 return known.tables[table]
-        view = _view_of(newest())  # looks at the log: not under the lock
+        view = _view_of(newest())  # reads the log: not under the lock
         with self._lock:
             return self._touch(parsed).tables.setdefault(table, view)
 
@@ -236,8 +232,8 @@ class TransactionManager:
                 known.has_failed = True
                 known.settle_failure()
 
-    def commit(self, transaction: str) -> State:
-        """Its statements are durable already; this ends it. May be said again."""
+    def commit(self, transaction: str) -> TransactionState:
+        """Its statements are durable already; this ends it. May be repeated."""
         parsed = self._parsed(transaction)
         with self._lock:
             known = self._remembered(parsed)
@@ -247,11 +243,11 @@ class TransactionManager:
                 known.apply(Event.COMMIT)
                 return known.state
         if self._find_in_log(parsed.id, parsed.issued_ms).tables:
-            return State.COMMITTED
+            return TransactionState.COMMITTED
         raise _expired(parsed.id)
 
-    def rollback(self, transaction: str, undo: Undo) -> Status:
-        """End it, and take back what it wrote, table by table. May be said again: nothing is taken back twice.
+    def rollback(self, transaction: str, undo: Undo) -> TransactionStatus:
+        """End it, and undo what it wrote, table by table. May be repeated: nothing is undone twice.
 
         An UnavailableError when a statement of it is being written and does not end in time.
         """
@@ -262,11 +258,11 @@ class TransactionManager:
         try:
             self._wait_for_commits(known)
             with self._lock:
-                to_take_back = list(known.to_take_back())
-            for place, footprint in to_take_back:
-                table, undone = self._take_back(parsed, place.table, footprint, undo)
+                to_undo = list(known.to_undo())
+            for place, footprint in to_undo:
+                table, undone = self._undo_table(parsed, place.table, footprint, undo)
                 with self._lock:
-                    known.was_taken_back(place, table, undone)
+                    known.record_undo(place, table, undone)
             with self._lock:
                 known.apply(Event.ROLLBACK)
                 return known.status
@@ -274,7 +270,7 @@ class TransactionManager:
             with self._lock:
                 known.is_undoing = False
 
-    def _begin_rollback(self, parsed: ParsedId) -> Record | None:
+    def _begin_rollback(self, parsed: ParsedId) -> TransactionRecord | None:
         """From here on no statement of it begins, neither itself nor its commit."""
         with self._lock:
             known = self._remembered(parsed)
@@ -286,7 +282,7 @@ class TransactionManager:
                     statement.is_stopped = True
             return known
 
-    def _wait_for_commits(self, known: Record) -> None:
+    def _wait_for_commits(self, known: TransactionRecord) -> None:
         with self._lock:
             are_over = self._statement_ended.wait_for(
                 lambda: not any(statement.is_committing for statement in known.running), self._commit_seconds
@@ -294,7 +290,7 @@ class TransactionManager:
         if not are_over:
             raise UnavailableError(f"a statement of transaction {known.id.id} is being written; try again")
 
-    def _take_back(
+    def _undo_table(
         self, parsed: ParsedId, table: Hashable, footprint: Footprint, undo: Undo
     ) -> tuple[Hashable, Undone]:
         """Under which name the table was found, and what was done to it."""
@@ -302,7 +298,7 @@ class TransactionManager:
             return table, undo(table, footprint)
         except NotFoundError as error:
             gone = error
-        # It may have been renamed: then the log under another name tells of the transaction.
+        # It may have been renamed: then the log under another name records the transaction.
         for other in self._find_in_log(parsed.id, parsed.issued_ms).tables:
             if other != table:
                 try:
@@ -310,17 +306,19 @@ class TransactionManager:
                 except NotFoundError:
                     continue
         raise PreconditionError(
-            f"{gone.message}: what transaction {parsed.id} wrote into it cannot be taken back"
+            f"{gone.message}: what transaction {parsed.id} wrote into it cannot be undone"
         ) from gone
 
-    def _rollback_from_log(self, parsed: ParsedId, undo: Undo) -> Status:
+    def _rollback_from_log(self, parsed: ParsedId, undo: Undo) -> TransactionStatus:
         """Of a transaction that is forgotten the log still knows what it wrote."""
         traces = self._find_in_log(parsed.id, parsed.issued_ms)
         if not traces.tables:
             raise _expired(parsed.id)
         if traces.gap is not None:
             raise PreconditionError(f"transaction {parsed.id} cannot be rolled back as a whole: {traces.gap}")
-        return Status(State.COMMITTED, {table: undo(table, trace.footprint) for table, trace in traces.tables.items()})
+        return TransactionStatus(
+            TransactionState.COMMITTED, {table: undo(table, trace.footprint) for table, trace in traces.tables.items()}
+        )
 
     def last_written_by(self, owner: Owner) -> TransactionId | None:
         """The transaction in which this session's caller wrote last."""
@@ -331,7 +329,7 @@ class TransactionManager:
             last = max(own, key=lambda known: known.last_write or 0, default=None)
             return None if last is None else last.id.id
 
-    def status(self, transaction: str) -> Status | None:
+    def status(self, transaction: str) -> TransactionStatus | None:
         """From memory, else from the log; None when nothing is known. Changes nothing."""
         parsed = self._ids.parse(transaction)
         if parsed is None:
@@ -342,20 +340,20 @@ class TransactionManager:
         found = self._find_in_log(parsed.id, parsed.issued_ms).tables
         if found:
             undone = {table: trace.undone for table, trace in found.items() if trace.undone is not None}
-            return Status(State.COMMITTED, undone)
+            return TransactionStatus(TransactionState.COMMITTED, undone)
         with self._lock:
             known = self._known(parsed)
             return None if known is None or known.is_renewed else known.status
 
-    def _status_in_memory(self, parsed: ParsedId) -> Status | None:
+    def _status_in_memory(self, parsed: ParsedId) -> TransactionStatus | None:
         """None when only the log can say."""
         with self._lock:
             known = self._known(parsed)
             if known is None:
                 is_new = parsed.is_genuine and not self._may_be_forgotten(parsed)
-                return Status(State.ACTIVE) if is_new else None
+                return TransactionStatus(TransactionState.ACTIVE) if is_new else None
             # A manual transaction is active until its caller ends it, whatever was written.
-            is_sure = known.state is not State.ACTIVE or not known.unclear or parsed.is_manual
+            is_sure = known.state is not TransactionState.ACTIVE or not known.unclear or parsed.is_manual
             return known.status if is_sure and not known.is_renewed else None
 
     def __len__(self) -> int:
@@ -373,7 +371,7 @@ class TransactionManager:
             raise NotFoundError(f"transaction {transaction[:60]} not found")
         return parsed
 
-    def _remembered(self, parsed: ParsedId) -> Record | None:
+    def _remembered(self, parsed: ParsedId) -> TransactionRecord | None:
         """What is known of all it did; a transaction that has not begun to do anything is known, too."""
         if not parsed.is_genuine:
             return None
@@ -382,15 +380,15 @@ class TransactionManager:
             return None if self._may_be_forgotten(parsed) else self._touch(parsed)
         return None if known.is_renewed else known
 
-    def _known(self, parsed: ParsedId) -> Record | None:
+    def _known(self, parsed: ParsedId) -> TransactionRecord | None:
         return (self._readers.get(parsed.id) or self._writers.get(parsed.id)) if parsed.is_genuine else None
 
-    def _touch(self, parsed: ParsedId) -> Record:
+    def _touch(self, parsed: ParsedId) -> TransactionRecord:
         now = self._clock()
         kind = self._writers if parsed.id in self._writers else self._readers
         known = kind.get(parsed.id)
         if known is None:
-            known = kind[parsed.id] = Record(parsed, now, self._may_be_forgotten(parsed))
+            known = kind[parsed.id] = TransactionRecord(parsed, now, self._may_be_forgotten(parsed))
         known.last_used = now
         kind.move_to_end(parsed.id)
         self._forget()
@@ -398,7 +396,7 @@ class TransactionManager:
 
     def _may_be_forgotten(self, parsed: ParsedId) -> bool:
         idle_ms = self._settings.idle_seconds * 1000
-        return parsed.issued_ms <= max(self._forgotten_until_ms, self._now_ms() - idle_ms)
+        return parsed.issued_ms <= max(self._forgotten_until_ms, self.now_ms() - idle_ms)
 
     def _forget(self) -> None:
         now = self._clock()
@@ -425,12 +423,9 @@ class TransactionManager:
             self._drop(self._writers, writer)
         return reader is not None or writer is not None
 
-    def _drop(self, kind: OrderedDict[TransactionId, Record], dropped: Record) -> None:
+    def _drop(self, kind: OrderedDict[TransactionId, TransactionRecord], dropped: TransactionRecord) -> None:
         del kind[dropped.id.id]
         self._forgotten_until_ms = max(self._forgotten_until_ms, dropped.id.issued_ms)
-
-    def _now_ms(self) -> int:
-        return int(self._started_ms + (self._clock() - self._started) * 1000)
 
 
 def _view_of(snapshot: Pinnable) -> TableView:
@@ -438,7 +433,7 @@ def _view_of(snapshot: Pinnable) -> TableView:
 
 
 def _being_undone(transaction: TransactionId) -> UnavailableError:
-    return UnavailableError(f"transaction {transaction} is being taken back; try again")
+    return UnavailableError(f"transaction {transaction} is being rolled back; try again")
 
 
 def _expired(transaction: TransactionId) -> PreconditionError:

@@ -11,12 +11,12 @@ from gateway.catalog.calls import Owner
 from gateway.catalog.changes import Footprint, OwnWrite, Undone
 from gateway.errors import GatewayError, PreconditionError
 from gateway.transactions.ids import ParsedId, TransactionId
-from gateway.transactions.state import Event, NotAllowedError, State, after
+from gateway.transactions.state import Event, NotAllowedError, TransactionState, after
 
 
 @dataclass(frozen=True, slots=True)
 class TableView:
-    """How a transaction sees a table; `identity` tells a table from another one that replaced it."""
+    """How a transaction sees a table; `identity` distinguishes a table from one that replaced it."""
 
     base: int
     read_version: int
@@ -26,10 +26,10 @@ class TableView:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
-    """How a transaction stands, and which of its writes were taken back, by table."""
+class TransactionStatus:
+    """How a transaction stands, and which of its writes were undone, by table."""
 
-    state: State
+    state: TransactionState
     undone: Mapping[Hashable, Undone] = field(default_factory=dict)
 
 
@@ -50,7 +50,7 @@ class Ending(Enum):
     BROKEN = "broken"  # whether it was written is in the log by now
 
 
-class Statements(Protocol):
+class StatementManager(Protocol):
     """What a statement asks of the manager, which has the lock."""
 
     def begin_commit(self, statement: RunningStatement) -> None: ...
@@ -66,7 +66,7 @@ class Statements(Protocol):
 class RunningStatement:
     """From its opening to its end. Once it is stopped, its commit does not begin; one that has begun may land."""
 
-    manager: Statements
+    manager: StatementManager
     transaction: TransactionId
     place: Place
     since: int  # a version up to which its transaction wrote nothing into the table
@@ -88,7 +88,7 @@ class RunningStatement:
 class RefusedStatement:
     """One that its transaction did not take: it may be a repetition of one that was written before, and no more."""
 
-    manager: Statements
+    manager: StatementManager
     transaction: str
     once: bool
     since: None = None
@@ -106,11 +106,11 @@ class RefusedStatement:
 
 
 @dataclass(slots=True)
-class Record:
+class TransactionRecord:
     id: ParsedId
     last_used: float
     is_renewed: bool  # it was forgotten meanwhile: only the log knows what it did before
-    state: State = State.ACTIVE
+    state: TransactionState = TransactionState.ACTIVE
     owner: Owner | None = None
     last_write: float | None = None
     is_undoing: bool = False
@@ -120,7 +120,7 @@ class Record:
     places: dict[Hashable, Place] = field(default_factory=dict)  # where statements of now write
     footprints: dict[Place, Footprint] = field(default_factory=dict)
     unclear: set[Place] = field(default_factory=set)  # may have been written to: only the log can say
-    taken_back: set[Place] = field(default_factory=set)
+    undone_places: set[Place] = field(default_factory=set)
     undone: dict[Hashable, Undone] = field(default_factory=dict)
 
     @property
@@ -128,8 +128,8 @@ class Record:
         return bool(self.running) or self.is_undoing
 
     @property
-    def status(self) -> Status:
-        return Status(self.state, dict(self.undone))
+    def status(self) -> TransactionStatus:
+        return TransactionStatus(self.state, dict(self.undone))
 
     def apply(self, event: Event) -> None:
         try:
@@ -141,11 +141,11 @@ class Record:
         """Why it takes no further statement; with `once`, it takes one in all."""
         if self.is_undoing:
             return PreconditionError(f"transaction {self.id.id} is being rolled back")
-        if self.taken_back and self.state is State.ACTIVE:
+        if self.undone_places and self.state is TransactionState.ACTIVE:
             return PreconditionError(f"transaction {self.id.id} was rolled back in part; roll it back again")
         once = once and not self.id.is_manual
-        is_over = self.state is State.COMMITTED and (once or self.id.is_manual or bool(self.undone))
-        if self.state is State.ABORTED or is_over:
+        is_over = self.state is TransactionState.COMMITTED and (once or self.id.is_manual or bool(self.undone))
+        if self.state is TransactionState.ABORTED or is_over:
             return not_active(self.id.id, self.state)
         if once and self.running:
             return PreconditionError(f"transaction {self.id.id} allows one operation, and one is running")
@@ -155,7 +155,7 @@ class Record:
             )
         return None
 
-    def open(self, manager: Statements, place: Place, version: int) -> RunningStatement:
+    def open(self, manager: StatementManager, place: Place, version: int) -> RunningStatement:
         self.places[place.table] = place
         footprint = self.footprints.setdefault(place, Footprint(version, identity=place.identity))
         statement = RunningStatement(manager, self.id.id, place, footprint.since)
@@ -164,7 +164,7 @@ class Record:
 
     def end(self, statement: RunningStatement, ending: Ending) -> None:
         self.running.discard(statement)
-        if ending is Ending.DONE and self.state is not State.ABORTED:
+        if ending is Ending.DONE and self.state is not TransactionState.ABORTED:
             self.apply(Event.WROTE)
         elif ending is Ending.FAILED:
             self.has_failed = True
@@ -174,12 +174,12 @@ class Record:
 
     def settle_failure(self) -> None:
         """A failure aborts the transaction, but not while another statement of it may still be written."""
-        if self.has_failed and not self.running and not self.unclear and self.state is State.ACTIVE:
+        if self.has_failed and not self.running and not self.unclear and self.state is TransactionState.ACTIVE:
             self.apply(Event.FAILED)
 
     def add_write(self, table: Hashable, write: OwnWrite) -> None:
         for statement in self.running:
-            # Of several at once one would do, but which one it was makes no difference to what is told.
+            # Of several at once one would do, but which one it was makes no difference to what is reported.
             statement.is_written |= statement.is_committing and statement.place.table == table
         # A table that it never read has no older base: nothing was computed from it.
         seen = self.tables.get(table, TableView(write.version, write.version))
@@ -188,27 +188,27 @@ class Record:
         footprint = self.footprints.get(place, Footprint(write.version - 1, identity=place.identity))
         self.footprints[place] = replace(footprint, versions=footprint.versions | {write.version})
 
-    def to_take_back(self) -> Iterator[tuple[Place, Footprint]]:
+    def to_undo(self) -> Iterator[tuple[Place, Footprint]]:
         for place, footprint in self.footprints.items():
-            if place in self.taken_back:
+            if place in self.undone_places:
                 continue
             if place in self.unclear:
                 yield place, footprint
             elif footprint.versions:
                 yield place, replace(footprint, since=min(footprint.versions) - 1)
 
-    def was_taken_back(self, place: Place, table: Hashable, undone: Undone) -> None:
+    def record_undo(self, place: Place, table: Hashable, undone: Undone) -> None:
         """`table` is the name that it has now."""
-        if undone.version is not None and self.state is State.ACTIVE:
-            self.apply(Event.WROTE)  # of what was unclear, the undo tells that it was there
+        if undone.version is not None and self.state is TransactionState.ACTIVE:
+            self.apply(Event.WROTE)  # it was unclear; the undo found it written
         if self.footprints[place].versions or undone.version is not None:
             self.undone[table] = undone
-        self.taken_back.add(place)
+        self.undone_places.add(place)
         self.unclear.discard(place)
         view = self.tables.get(place.table)
         if undone.version is not None and view is not None and table == place.table:
             self.tables[table] = replace(view, read_version=undone.version)
 
 
-def not_active(transaction: TransactionId, state: State) -> PreconditionError:
+def not_active(transaction: TransactionId, state: TransactionState) -> PreconditionError:
     return PreconditionError(f"transaction {transaction} is not active (state: {state.value})")

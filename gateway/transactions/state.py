@@ -6,8 +6,8 @@ the rest of a BEGIN block and never says COMMIT, so a committed transaction
 takes further statements; what they do no longer changes its state.
 
 A manual transaction (`"auto_commit": false`) stays active, whatever its
-statements do, until its caller commits it or rolls it back. Either may be said
-again. Rolling back a committed one takes back what it wrote; it stays committed.
+statements do, until its caller commits it or rolls it back. Either may be
+repeated. Rolling back a committed one undoes what it wrote; it stays committed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from enum import Enum
 
 
-class State(Enum):
+class TransactionState(Enum):
     ACTIVE = "active"
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -29,22 +29,22 @@ class Event(Enum):
 
 
 _NEXT = {
-    (State.ACTIVE, Event.WROTE): State.COMMITTED,
-    (State.ACTIVE, Event.FAILED): State.ABORTED,
-    (State.ACTIVE, Event.COMMIT): State.COMMITTED,
-    (State.ACTIVE, Event.ROLLBACK): State.ABORTED,
-    (State.COMMITTED, Event.WROTE): State.COMMITTED,
-    (State.COMMITTED, Event.FAILED): State.COMMITTED,
-    (State.COMMITTED, Event.COMMIT): State.COMMITTED,
-    (State.COMMITTED, Event.ROLLBACK): State.COMMITTED,
+    (TransactionState.ACTIVE, Event.WROTE): TransactionState.COMMITTED,
+    (TransactionState.ACTIVE, Event.FAILED): TransactionState.ABORTED,
+    (TransactionState.ACTIVE, Event.COMMIT): TransactionState.COMMITTED,
+    (TransactionState.ACTIVE, Event.ROLLBACK): TransactionState.ABORTED,
+    (TransactionState.COMMITTED, Event.WROTE): TransactionState.COMMITTED,
+    (TransactionState.COMMITTED, Event.FAILED): TransactionState.COMMITTED,
+    (TransactionState.COMMITTED, Event.COMMIT): TransactionState.COMMITTED,
+    (TransactionState.COMMITTED, Event.ROLLBACK): TransactionState.COMMITTED,
     # An aborted transaction has written nothing that stands, and never will: what would write is stopped before.
-    (State.ABORTED, Event.FAILED): State.ABORTED,
-    (State.ABORTED, Event.ROLLBACK): State.ABORTED,
+    (TransactionState.ABORTED, Event.FAILED): TransactionState.ABORTED,
+    (TransactionState.ABORTED, Event.ROLLBACK): TransactionState.ABORTED,
 }
 _MANUAL = {
     **_NEXT,
-    (State.ACTIVE, Event.WROTE): State.ACTIVE,
-    (State.ACTIVE, Event.FAILED): State.ACTIVE,
+    (TransactionState.ACTIVE, Event.WROTE): TransactionState.ACTIVE,
+    (TransactionState.ACTIVE, Event.FAILED): TransactionState.ACTIVE,
 }
 
 
@@ -52,7 +52,7 @@ class NotAllowedError(Exception):
     """An event that the state does not allow; the state stays as it was."""
 
 
-def after(state: State, event: Event, *, manual: bool = False) -> State:
+def after(state: TransactionState, event: Event, *, manual: bool = False) -> TransactionState:
     try:
         return (_MANUAL if manual else _NEXT)[state, event]
     except KeyError:

@@ -17,14 +17,14 @@ from gateway.wire.filter_tree import (
     MAX_DEPTH,
     And,
     Between,
-    Call,
     Case,
     Cast,
-    Column,
+    ColumnRef,
     Comparison,
     Constant,
     Expression,
     Function,
+    FunctionCall,
     In,
     IsNull,
     Not,
@@ -72,7 +72,7 @@ def _defect() -> MalformedFilterError:
 
 def _pack(node: Expression) -> list[Any]:
     match node:
-        case Column(name, type_, path):
+        case ColumnRef(name, type_, path):
             return [_COLUMN, name, _pack_type(type_), *path]
         case Constant(type_, value):
             return [_CONSTANT, _pack_type(type_), _pack_value(value)]
@@ -92,7 +92,7 @@ def _pack(node: Expression) -> list[Any]:
             return [_IS_NULL, negated, _pack(child)]
         case Cast(child, type_, is_try):
             return [_CAST, _pack_type(type_), is_try, _pack(child)]
-        case Call(function, arguments):
+        case FunctionCall(function, arguments):
             return [_CALL, _FUNCTIONS.index(function), *map(_pack, arguments)]
         case Case(branches, otherwise):
             parts = (part for branch in branches for part in branch)
@@ -135,11 +135,11 @@ def _unpack_all(nodes: Iterable[Any], depth: int) -> tuple[Expression, ...]:
     return tuple(map(_unpack, nodes, repeat(depth)))
 
 
-def _unpack_column(parts: tuple[Any, ...], _: int) -> Column:
+def _unpack_column(parts: tuple[Any, ...], _: int) -> ColumnRef:
     name, type_, *path = parts
     if not all(is_text(part) for part in (name, *path)):
         raise _defect()
-    return Column(name, _unpack_type(type_), tuple(path))
+    return ColumnRef(name, _unpack_type(type_), tuple(path))
 
 
 def _unpack_constant(parts: tuple[Any, ...], depth: int) -> Constant:
@@ -196,9 +196,9 @@ def _unpack_cast(parts: tuple[Any, ...], depth: int) -> Cast:
     return Cast(_unpack(child, depth), _unpack_type(type_), _truth(is_try))
 
 
-def _unpack_call(parts: tuple[Any, ...], depth: int) -> Call:
+def _unpack_call(parts: tuple[Any, ...], depth: int) -> FunctionCall:
     function, *arguments = parts
-    return Call(_pick(_FUNCTIONS, function), _unpack_all(arguments, depth))
+    return FunctionCall(_pick(_FUNCTIONS, function), _unpack_all(arguments, depth))
 
 
 def _unpack_case(parts: tuple[Any, ...], depth: int) -> Case:

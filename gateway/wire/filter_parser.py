@@ -22,14 +22,14 @@ from gateway.wire.filter_tree import (
     MAX_DEPTH,
     And,
     Between,
-    Call,
     Case,
     Cast,
-    Column,
+    ColumnRef,
     Comparison,
     Constant,
     Expression,
     Function,
+    FunctionCall,
     In,
     IsNull,
     Not,
@@ -153,7 +153,7 @@ _COMPARISONS = {
     "COMPARE_NOT_DISTINCT_FROM": Operator.NOT_DISTINCT,
 }
 # Name -> function, number of arguments, and whether all of them must be VARCHAR
-# (`contains` also looks into lists and maps).
+# (`contains` also searches lists and maps).
 _FUNCTIONS = {
     "prefix": (Function.PREFIX, 2, True),
     "starts_with": (Function.PREFIX, 2, True),
@@ -191,7 +191,7 @@ class _Parser:
             "OPERATOR_NOT": lambda node, depth: Not(self._only_child(node, depth)),
             "OPERATOR_IS_NULL": lambda node, depth: IsNull(self._only_child(node, depth), negated=False),
             "OPERATOR_IS_NOT_NULL": lambda node, depth: IsNull(self._only_child(node, depth), negated=True),
-            "OPERATOR_COALESCE": lambda node, depth: Call(Function.COALESCE, self._children(node, depth)),
+            "OPERATOR_COALESCE": lambda node, depth: FunctionCall(Function.COALESCE, self._children(node, depth)),
             "OPERATOR_CAST": self._cast,
             "CAST": self._cast,
             "CASE_EXPR": self._case,
@@ -220,12 +220,12 @@ class _Parser:
             raise _UnknownNodeError
         return self.expression(children[0], depth)
 
-    def _column(self, node: dict[str, Any], _: int) -> Column:
+    def _column(self, node: dict[str, Any], _: int) -> ColumnRef:
         binding = node.get("binding")
         index = binding.get("column_index") if isinstance(binding, dict) else None
         if type(index) is not int or not 0 <= index < len(self._names) or node.get("depth", 0) != 0:
             raise _UnknownNodeError
-        return Column(_text(self._names[index]), _type(node.get("return_type")))
+        return ColumnRef(_text(self._names[index]), _type(node.get("return_type")))
 
     def _comparison(self, node: dict[str, Any], depth: int) -> Comparison:
         operator = _COMPARISONS[node["type"]]
@@ -278,7 +278,7 @@ class _Parser:
         function, count, only_text = _FUNCTIONS[name]
         if count not in (None, len(arguments)) or (only_text and not all(_returns_text(node, arguments))):
             raise _UnknownNodeError
-        call = Call(function, arguments)
+        call = FunctionCall(function, arguments)
         return Not(call) if name in _NEGATED_FUNCTIONS else call
 
 
@@ -300,10 +300,10 @@ def _returns_text(node: dict[str, Any], arguments: tuple[Expression, ...]) -> li
     return [_type(argument).id is TypeId.VARCHAR for argument in declared]
 
 
-def _member(arguments: tuple[Expression, ...], type_: ValueType) -> Column:
+def _member(arguments: tuple[Expression, ...], type_: ValueType) -> ColumnRef:
     match arguments:
-        case (Column(name, ValueType(TypeId.STRUCT), path), Constant(ValueType(TypeId.VARCHAR), str(member))):
-            return Column(name, type_, (*path, member))
+        case (ColumnRef(name, ValueType(TypeId.STRUCT), path), Constant(ValueType(TypeId.VARCHAR), str(member))):
+            return ColumnRef(name, type_, (*path, member))
         case _:
             raise _UnknownNodeError
 

@@ -96,7 +96,7 @@ Value: TypeAlias = "bool | int | float | str | bytes | tuple[Constant, ...] | No
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ColumnRef:
     """A column by the client's name (`rowid` for the row id), or a member of a struct column."""
 
     name: str
@@ -170,7 +170,7 @@ class Cast:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FunctionCall:
     function: Function
     arguments: tuple["Expression", ...]
 
@@ -183,17 +183,19 @@ class Case:
     otherwise: "Expression"
 
 
-Expression: TypeAlias = Column | Constant | Comparison | And | Or | Not | Between | In | IsNull | Cast | Call | Case
+Expression: TypeAlias = (
+    ColumnRef | Constant | Comparison | And | Or | Not | Between | In | IsNull | Cast | FunctionCall | Case
+)
 
 
 def children_of(node: Expression) -> tuple[Expression, ...]:
     """The direct parts of a node, in order."""
     match node:
-        case Column() | Constant():
+        case ColumnRef() | Constant():
             return ()
         case Comparison(_, left, right):
             return (left, right)
-        case And(children) | Or(children) | Call(_, children):
+        case And(children) | Or(children) | FunctionCall(_, children):
             return children
         case Not(child) | IsNull(child) | Cast(child):
             return (child,)
@@ -211,7 +213,7 @@ def columns_of(conjuncts: Iterable[Expression]) -> frozenset[str]:
     waiting = list(conjuncts)
     while waiting:
         node = waiting.pop()
-        if isinstance(node, Column):
+        if isinstance(node, ColumnRef):
             names.add(node.name)
         waiting.extend(children_of(node))
     return frozenset(names)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-AUTHORIZATION = "authorization"
 GRPC_CLIENT = "user-agent"
 USER_AGENT = "airport-user-agent"
 SESSION = "airport-client-session-id"

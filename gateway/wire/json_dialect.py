@@ -1,6 +1,6 @@
 """The JSON dialect of DML: what a DoPut command and a `delete` body say, and how they are answered.
 
-Requests are read strictly: an unknown or doubled field, a wrong type or a list
+Requests are read strictly: an unknown or duplicate field, a wrong type or a list
 that is too long is a RequestError that names the field and the rule. Replies to
 DoPut are msgpack maps, replies to `delete` JSON; returned rows travel in both as
 one Arrow IPC stream. Whether tables, columns and rows exist is not known here.
@@ -121,7 +121,7 @@ def encode_rows(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> bytes:
 
 
 def printable(name: str) -> str:
-    """A name that a caller made up, fit for a message."""
+    """A client-supplied name, fit for a message."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in name[:60])
 
 
@@ -147,7 +147,7 @@ class _Document:
 
     def _parse(self, raw: bytes) -> Mapping[str, Any]:
         try:
-            # Python reads NaN, UTF-16 and doubled keys; JSON has none of them.
+            # Python reads NaN, UTF-16 and duplicate keys; JSON has none of them.
             fields = json.loads(raw.decode("utf-8"), object_pairs_hook=self._object, parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:
             raise RequestError(f"{self._what}: the request is not valid JSON") from error

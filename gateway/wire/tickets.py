@@ -1,6 +1,6 @@
 """Tickets and descriptors: what a client is handed and hands back.
 
-A ticket names one version of one table with the schema the client was told,
+A ticket names one version of one table with the schema declared to the client,
 so reading it twice gives the same rows in the same shape whatever was
 committed in between. A descriptor's last part is a stamp of the schema it was
 listed with. Both come back as untrusted input; whether the table still exists
@@ -17,11 +17,15 @@ import pyarrow as pa
 from pyarrow import flight
 
 from gateway.errors import MalformedFilterError, MalformedTicketError, RequestError
-from gateway.wire.filters import Expression, decode_conjuncts, encode_conjuncts
+from gateway.wire.filter_codec import decode_conjuncts, encode_conjuncts
+from gateway.wire.filter_tree import Expression
 
 _FORMAT = 1  # the first field of every ticket; raise it when the fields change
 MAX_TICKET_BYTES = 64 << 20
 ROWID_COLUMN_ID = 2**64 - 1
+# The list of catalogs, which clients read like a table.
+DATABASES_TICKET = b"databases"
+_DATABASES_PATH = [b"__databases"]
 
 Bound = int | str | None
 
@@ -134,7 +138,7 @@ class TablePath:
 
 @dataclass(frozen=True, slots=True)
 class SchemaStamp:
-    """Which schema a client was told: one that the table had at `version`, and its digest."""
+    """Which schema was declared to a client: one that the table had at `version`, and its digest."""
 
     version: int
     digest: str
@@ -148,6 +152,10 @@ def stamp_of(shape: pa.Schema, version: int) -> SchemaStamp:
     """Two shapes with the same digest have the same columns, in the same places, of the same types."""
     text = "\n".join(f"{field.name}\0{field.type}" for field in shape)
     return SchemaStamp(version, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16])
+
+
+def is_databases(descriptor: flight.FlightDescriptor) -> bool:
+    return bool(descriptor.descriptor_type == flight.DescriptorType.PATH and descriptor.path == _DATABASES_PATH)
 
 
 def encode_path(path: TablePath) -> flight.FlightDescriptor:

@@ -88,7 +88,7 @@ class Ddl:
         )
 
     def create_table_as(self, schema: str, name: str, rows: pa.Table) -> Changed:
-        """CREATE TABLE AS: tx, ver, create_table, DoExchange insert on the table just told."""
+        """CREATE TABLE AS: tx, ver, create_table, DoExchange insert on the table just created."""
         transaction_id = self._client.transaction_id()
         table = self._create_table(schema, name, rows.schema)
         return self._client.insert_into(table, rows, transaction_id)

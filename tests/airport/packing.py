@@ -79,7 +79,7 @@ def text_keys(value: object, what: str) -> dict[str, Any]:
 
 
 def text(value: object, what: str) -> str:
-    """A string field; nil and absence are told apart from it."""
+    """A string field, distinct from nil and absence."""
     if not isinstance(value, bytes):
         raise ProtocolViolation(f"{what}: a string is needed, not {value!r}")
     try:

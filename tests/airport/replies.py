@@ -70,7 +70,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Flight:
-    """A table (or function) as the server told it to the client."""
+    """A table (or function) as the server declared it to the client."""
 
     descriptor: flight.FlightDescriptor
     schema: pa.Schema
@@ -215,7 +215,7 @@ def open_contents(contents: Contents, catalog: str, schema: str) -> list[Flight]
         raise ProtocolViolation(f"{what}: a URL or a hash alone is not followed by this client")
     digest = hashlib.sha256(contents.serialized).hexdigest()
     if contents.sha256 and contents.sha256 != digest:
-        raise ProtocolViolation(f"{what}: SHA256 mismatch, {contents.sha256} told, {digest} found")
+        raise ProtocolViolation(f"{what}: SHA256 mismatch, {contents.sha256} declared, {digest} found")
     infos = unpack_reply(open_envelope(contents.serialized, what), what)
     if not isinstance(infos, list) or not all(isinstance(info, bytes) for info in infos):
         raise ProtocolViolation(f"{what}: an array of serialized FlightInfo is needed")
@@ -336,13 +336,13 @@ def decode_progress(metadata: pa.Buffer | bytes) -> float:
     return float(progress)
 
 
-def judge_stream_schema(told: pa.Schema, streamed: pa.Schema) -> None:
-    """The stream has every told column, in its place, with its type; the client takes that on trust."""
-    if streamed.names != told.names:
-        raise ProtocolViolation(f"DoGet: columns {streamed.names} instead of {told.names}")
-    for expected, found in zip(told, streamed, strict=True):
+def judge_stream_schema(declared: pa.Schema, streamed: pa.Schema) -> None:
+    """The stream has every declared column, in its place, with its type; the client takes that on trust."""
+    if streamed.names != declared.names:
+        raise ProtocolViolation(f"DoGet: columns {streamed.names} instead of {declared.names}")
+    for expected, found in zip(declared, streamed, strict=True):
         if not found.type.equals(expected.type):
-            raise ProtocolViolation(f"DoGet: {found.name} is {found.type}, told was {expected.type}")
+            raise ProtocolViolation(f"DoGet: {found.name} is {found.type}, declared was {expected.type}")
 
 
 def judge_batch(batch: pa.RecordBatch) -> None:

@@ -76,8 +76,8 @@ class Scan:
     @property
     def schema(self) -> pa.Schema:
         """The requested columns, the row id under the name `rowid`."""
-        told = self.flight.schema
-        return pa.schema([pa.field(name, told.field(self.flight.position(name)).type) for name in self.columns])
+        declared = self.flight.schema
+        return pa.schema([pa.field(name, declared.field(self.flight.position(name)).type) for name in self.columns])
 
     def project(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The requested columns of a full-width batch."""

@@ -157,11 +157,11 @@ class Steps:
         ids = [table.column_id(name) for name in names] if column_ids is None else list(column_ids)
         if not ids:  # count(*)
             ids = [ROWID if table.rowid is not None else 0]
-        told: dict[str, dict[str, Any]] = {}
+        reported: dict[str, dict[str, Any]] = {}
         if statistics and table.has_statistics:
             asked = [name for name in names if table.column_id(name) != ROWID]
             for name in asked * 2:  # the client asks for every column twice
-                told[name] = self.ask_statistics(binding, table, name)
+                reported[name] = self.ask_statistics(binding, table, name)
         unit, value = _spell(at)
         body = requests.endpoints(table.descriptor, ids, json_filters, at_unit=unit, at_value=value)
         endpoints = decode_endpoints(self._bound_action(binding, "endpoints", body, table))
@@ -172,16 +172,16 @@ class Steps:
             column_ids=tuple(ids),
             endpoints=tuple(endpoints),
             headers=binding.headers(path=table.path),
-            statistics=told,
+            statistics=reported,
         )
 
     def ask_statistics(self, binding: Binding, table: Flight, column: str) -> dict[str, Any]:
-        told = table.schema.field(table.position(column))
-        body = requests.column_statistics(table.descriptor, column, duckdb_type(told.type))
+        field = table.schema.field(table.position(column))
+        body = requests.column_statistics(table.descriptor, column, duckdb_type(field.type))
         # The one bound call without a flight path, and with its action name twice.
         headers = binding.headers(action="column_statistics", repeat=2)
         results = self.connection.action("column_statistics", body, headers)
-        return decode_statistics(only_result("column_statistics", results), told)
+        return decode_statistics(only_result("column_statistics", results), field)
 
     def scan_below(
         self, table: Flight, columns: Sequence[str], filters: Filters, transaction_id: str | None

@@ -21,6 +21,7 @@ from gateway.lake.spark.engine import Profile
 from gateway.settings import LogSettings
 from gateway.telemetry.logging import configure_logging
 from tests.bench import report
+from tests.bench.alterations import measure_alterations
 from tests.bench.catalogs import measure_listing, measure_start
 from tests.bench.concurrency import measure_concurrency
 from tests.bench.data import Data, locate, make_large, make_many
@@ -39,6 +40,7 @@ GROUPS: dict[str, Group] = {
     "memory": measure_memory,
     "spark": measure_spark,
     "writes": measure_writes,
+    "alter": measure_alterations,
     "concurrency": measure_concurrency,
 }
 

@@ -29,6 +29,7 @@ _RIVALS = {
     "plain": "plain Spark by hand",
     "tuned": "tuned Spark by hand",
     "append": "Spark's append",
+    "cast": "Spark's own cast by hand",
     "unsynced": "without fsync",
 }
 
@@ -124,6 +125,7 @@ BARS = (
     Bar("UPDATE of one row: time, a tuned session by hand being 1", "write.update.tuned.time", "at most", 1.4),
     Bar("UPDATE of 1,000 scattered rows: time, by hand being 1", "write.large_scattered.tuned.time", "at most", 1.3),
     Bar("bulk INSERT: time, Spark's append being 1", "write.bulk.append.time", "at most", 2),
+    Bar("ALTER of BIGINTs to VARCHAR: time, Spark's own cast being 1", "alter.cast.cast.time", "at most", 2),
     Bar("memory growth during a bulk INSERT", "write.memory", "at most", 400, "MB"),
     Bar("32 INSERT clients: statements/s, one client being 1", "writers.insert_32.speed", "at least", 12),
     Bar("32 INSERT clients: p99, one client being 1", "writers.insert_32.p99", "at most", 4),

@@ -25,7 +25,7 @@ from gateway.flight.transaction_actions import TransactionActions
 from gateway.flight.upload_watch import UploadWatch
 from gateway.settings import LimitSettings, ScanSettings, TransactionSettings
 from gateway.transactions.manager import TransactionManager
-from gateway.wire.filters import FilterLimits
+from gateway.wire.filter_parser import FilterLimits
 from tests.airport import AirportClient
 from tests.doubles import MemorySource, MemoryTable, memory_catalog
 
@@ -75,7 +75,7 @@ def start_service() -> Iterator[Callable[..., MemoryService]]:
     for service in running:
         service.streams.close_all("the test ended")
         for peer in service.gate.peers():
-            service.server.cut(peer)
+            service.server.disconnect(peer)
         service.server.shutdown()
         service.streams.stop()
         service.uploads.stop()

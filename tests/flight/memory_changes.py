@@ -15,13 +15,13 @@ from gateway.catalog.names import TableName
 from gateway.catalog.registry import Catalogs
 from gateway.errors import CancelledError, NotFoundError, RequestError
 from gateway.flight.admission import KEY, CallMiddlewareFactory, call_of
-from gateway.flight.boundary import Path, errors_as_flight, outcome_of
+from gateway.flight.boundary import ErrorForm, errors_as_flight, outcome_of
 from gateway.flight.puts import Puts
 from gateway.flight.statements import Statements
 from gateway.flight.upload_watch import UploadWatch
 from gateway.settings import LimitSettings, TransactionSettings
 from gateway.transactions.manager import TransactionManager
-from tests.doubles import MemorySource, MemoryTable, memory_catalog, told
+from tests.doubles import MemorySource, MemoryTable, declared_shape, memory_catalog
 
 Row = dict[str, Any]
 
@@ -87,7 +87,7 @@ class MemoryStatement:
 
     @property
     def reply_schema(self) -> pa.Schema:
-        return told(self._table.versions[-1]).remove_metadata()
+        return declared_shape(self._table.versions[-1]).remove_metadata()
 
     def add(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
         self._table.before_add()
@@ -229,7 +229,7 @@ class PutServer(flight.FlightServerBase):
     def _translated(self) -> Iterator[None]:
         failure: BaseException | None = None
         try:
-            with errors_as_flight(Path.CODED):
+            with errors_as_flight(ErrorForm.CODED):
                 try:
                     yield
                 except BaseException as error:

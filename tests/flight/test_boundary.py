@@ -27,7 +27,7 @@ from gateway.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from gateway.flight.boundary import ActionError, CodedError, Path, errors_as_flight, outcome_of, to_flight
+from gateway.flight.boundary import ActionError, CodedError, ErrorForm, errors_as_flight, outcome_of, to_flight
 from gateway.wire.status import encode_status
 from tests.refusals import decode_status
 
@@ -79,7 +79,7 @@ class FailingServer(flight.FlightServerBase):
 
     def _fail(self, context: flight.ServerCallContext) -> Any:
         add_trailer = context.add_trailer if self.has_details else None
-        with errors_as_flight(Path.CODED, add_trailer), errors_as_flight(Path.CODED, add_trailer):
+        with errors_as_flight(ErrorForm.CODED, add_trailer), errors_as_flight(ErrorForm.CODED, add_trailer):
             raise self.error
 
 
@@ -174,17 +174,17 @@ def test_details_are_what_protobuf_makes_of_them() -> None:
 
 
 @pytest.mark.parametrize("fault", [KeyError("/etc/secret.py"), RuntimeError("/etc/secret.py"), BaseException("x")])
-def test_a_fault_is_told_as_a_reference_only(
+def test_a_fault_is_sent_as_a_reference_only(
     server: FailingServer, client: flight.FlightClient, fault: BaseException
 ) -> None:
     server.error = fault
-    told = failure_of(act, client)
-    assert type(told) is flight.FlightInternalError
-    assert re.fullmatch(r"internal error \(reference [0-9a-f]{8}\)\. Detail: Internal", str(told))
+    failure = failure_of(act, client)
+    assert type(failure) is flight.FlightInternalError
+    assert re.fullmatch(r"internal error \(reference [0-9a-f]{8}\)\. Detail: Internal", str(failure))
 
 
 def test_tracebacks_of_other_errors_stay_as_they_are() -> None:
-    coded = to_flight(NotFoundError("gone"), Path.CODED)
+    coded = to_flight(NotFoundError("gone"), ErrorForm.CODED)
     assert isinstance(coded, CodedError)
     assert traceback.format_exception(coded) == ["NOT_FOUND"]
     assert traceback.format_exception(type(coded), coded, None) == ["NOT_FOUND"]
@@ -196,33 +196,33 @@ def test_tracebacks_of_other_errors_stay_as_they_are() -> None:
 
 
 def test_tracebacks_are_wrapped_once() -> None:
-    to_flight(NotFoundError("gone"), Path.CODED)
+    to_flight(NotFoundError("gone"), ErrorForm.CODED)
     wrapped = traceback.format_exception
-    to_flight(RequestError("bad"), Path.CODED)
+    to_flight(RequestError("bad"), ErrorForm.CODED)
     assert traceback.format_exception is wrapped
 
 
 @pytest.mark.parametrize("kind", [PreconditionError, ConflictError, RequestError, NotFoundError, UnsupportedError])
 def test_in_streams_sql_sees_the_text_as_invalid_input(kind: type[GatewayError]) -> None:
-    told = to_flight(kind(TEXT), Path.STREAM)
-    assert type(told) is flight.FlightServerError
-    assert str(told) == TEXT
-    assert msgpack.unpackb(told.extra_info) == {"exception_type": "InvalidInputException", "message": TEXT}
+    sent = to_flight(kind(TEXT), ErrorForm.STREAM)
+    assert type(sent) is flight.FlightServerError
+    assert str(sent) == TEXT
+    assert msgpack.unpackb(sent.extra_info) == {"exception_type": "InvalidInputException", "message": TEXT}
 
 
 @pytest.mark.parametrize("kind", [PreconditionError, ConflictError, RequestError, NotFoundError, UnsupportedError])
 def test_in_actions_sql_sees_the_text_at_once(kind: type[GatewayError]) -> None:
-    told = to_flight(kind(TEXT), Path.ACTION)
-    assert type(told) is ActionError
-    assert str(told) == TEXT
+    sent = to_flight(kind(TEXT), ErrorForm.ACTION)
+    assert type(sent) is ActionError
+    assert str(sent) == TEXT
 
 
-@pytest.mark.parametrize("path", list(Path))
-def test_an_error_that_was_told_is_not_told_again(path: Path) -> None:
-    told = to_flight(NotFoundError(TEXT), Path.CODED)
-    with pytest.raises(CodedError) as passed, errors_as_flight(path):
-        raise told
-    assert passed.value is told
+@pytest.mark.parametrize("form", list(ErrorForm))
+def test_an_error_that_was_translated_is_not_translated_again(form: ErrorForm) -> None:
+    sent = to_flight(NotFoundError(TEXT), ErrorForm.CODED)
+    with pytest.raises(CodedError) as passed, errors_as_flight(form):
+        raise sent
+    assert passed.value is sent
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_an_error_that_was_told_is_not_told_again(path: Path) -> None:
     [
         (None, "ok"),
         (PreconditionError("x"), "refused"),
-        (to_flight(NotFoundError("x"), Path.CODED), "refused"),
+        (to_flight(NotFoundError("x"), ErrorForm.CODED), "refused"),
         (ConflictError("x"), "retry"),
         (CancelledError("x"), "cancelled"),
         (InternalError("x"), "fault"),

@@ -114,12 +114,12 @@ def test_any_client_gets_code_and_text_from_every_call(
     people: Moody, plain: flight.FlightClient, rpc: str, kind: type[GatewayError]
 ) -> None:
     people.error = kind(TEXT)
-    told = refusal_of(lambda: RPCS[rpc](plain, []))
+    refusal = refusal_of(lambda: RPCS[rpc](plain, []))
     if rpc == "get_schema" and issubclass(kind, PreconditionError | ConflictError | UnavailableError | InternalError):
         # pyarrow knows no Flight errors there; the text is all that it sends.
-        assert told == Refusal("UNKNOWN", TEXT)
+        assert refusal == Refusal("UNKNOWN", TEXT)
     else:
-        assert told == Refusal(CODES[kind][0], TEXT, reason=CODES[kind][1])
+        assert refusal == Refusal(CODES[kind][0], TEXT, reason=CODES[kind][1])
 
 
 @pytest.mark.parametrize("kind", CODES)
@@ -128,16 +128,16 @@ def test_duckdb_gets_the_text_in_its_own_ways(
     people: Moody, plain: flight.FlightClient, rpc: str, kind: type[GatewayError]
 ) -> None:
     people.error = kind(TEXT)
-    told = refusal_of(lambda: RPCS[rpc](plain, [AIRPORT]))
-    assert told.text == TEXT
+    refusal = refusal_of(lambda: RPCS[rpc](plain, [AIRPORT]))
+    assert refusal.text == TEXT
     if rpc in ("do_exchange", "get_flight_info"):
-        assert told.sql_class == "InvalidInputException"
+        assert refusal.sql_class == "InvalidInputException"
     else:
-        assert (told.code, told.sql_class) == ("UNKNOWN", None)
+        assert (refusal.code, refusal.sql_class) == ("UNKNOWN", None)
 
 
 @pytest.mark.parametrize("airport", [[], [AIRPORT]])
-def test_a_stream_that_fails_tells_its_reader_in_the_same_way(
+def test_a_stream_that_fails_reports_it_in_the_same_way(
     people: Moody, plain: flight.FlightClient, airport: Headers
 ) -> None:
     def fail(_stream: object) -> None:
@@ -145,11 +145,11 @@ def test_a_stream_that_fails_tells_its_reader_in_the_same_way(
 
     people.before_batch = fail
     ticket = plain.get_flight_info(PATH).endpoints[0].ticket
-    told = refusal_of(lambda: plain.do_get(ticket, options(airport)).read_all())
+    refusal = refusal_of(lambda: plain.do_get(ticket, options(airport)).read_all())
     if airport:
-        assert told == Refusal("UNKNOWN", TEXT, sql_class="InvalidInputException")
+        assert refusal == Refusal("UNKNOWN", TEXT, sql_class="InvalidInputException")
     else:
-        assert told == Refusal("NOT_FOUND", TEXT)
+        assert refusal == Refusal("NOT_FOUND", TEXT)
 
 
 @pytest.mark.parametrize("rpc", RPCS)
@@ -157,9 +157,9 @@ def test_a_stream_that_fails_tells_its_reader_in_the_same_way(
 def test_a_header_that_is_too_long_is_an_invalid_argument(
     people: Moody, plain: flight.FlightClient, rpc: str, header: bytes
 ) -> None:
-    told = refusal_of(lambda: RPCS[rpc](plain, [(header, b"x" * (MAX_HEADER_CHARACTERS + 1))]))
+    refusal = refusal_of(lambda: RPCS[rpc](plain, [(header, b"x" * (MAX_HEADER_CHARACTERS + 1))]))
     text = f"header {header.decode()} is longer than {MAX_HEADER_CHARACTERS} characters"
-    assert told == Refusal("INVALID_ARGUMENT", text)
+    assert refusal == Refusal("INVALID_ARGUMENT", text)
     assert people.commits == 0
 
 
@@ -167,8 +167,8 @@ def test_an_exchange_with_an_unknown_table_aborts_its_transaction(
     service: MemoryService, plain: flight.FlightClient
 ) -> None:
     transaction = service.transactions.begin()
-    told = refusal_of(lambda: exchange(plain, [(b"airport-transaction-id", transaction.encode())]))
-    assert told == Refusal("NOT_FOUND", "schema 'demo' not found")
+    refusal = refusal_of(lambda: exchange(plain, [(b"airport-transaction-id", transaction.encode())]))
+    assert refusal == Refusal("NOT_FOUND", "schema 'demo' not found")
     status = service.transactions.status(transaction)
     assert status is not None
     assert status.state.value == "aborted"

@@ -1,4 +1,4 @@
-"""Constraints on the way to a commit: whoever breaks one is told which, and nothing is written."""
+"""Constraints on the way to a commit: whoever breaks one learns which, and nothing is written."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_keys_hold_on_the_state_after_an_update(writer: AirportClient, lake: Lak
     ]:
         assert sql_error(lambda: update(*values, sets=sets)) == (CONSTRAINT, words)  # noqa: B023
     assert version_of(lake, "t") == before
-    # k = k + 1 and swaps are legal; of doubled ids the last value counts, and unknown ids write nothing.
+    # k = k + 1 and swaps are legal; of duplicate ids the last value counts, and unknown ids write nothing.
     shifted = [(99, FIRST, 0), (11, SECOND, 0), (12, FIRST, 1), (13, FIRST, 2), (14, None, 3), (11, FIRST, 77)]
     assert update(*shifted, sets="kb") == 4
     assert all_rows(writer, lake) == [
@@ -129,7 +129,7 @@ def test_keys_of_many_types_are_compared(client: AirportClient, lake: Lake) -> N
 
 
 @also_disguised
-def test_not_null_and_checks_are_told_by_name(client: AirportClient, lake: Lake) -> None:
+def test_a_broken_not_null_or_check_is_named(client: AirportClient, lake: Lake) -> None:
     lake.create("t", "_rowid BIGINT, k INT NOT NULL, a STRING, b DATE")
     lake.sql("ALTER TABLE {t} ADD CONSTRAINT positive CHECK (k > 0)", "t")
     lake.fill("t", "VALUES (0, 10, 'a', NULL)")
@@ -152,7 +152,7 @@ def test_a_key_that_names_no_column_stops_writes_with_a_clear_text(client: Airpo
 
 
 @also_disguised
-def test_a_null_deep_inside_a_value_is_told_by_name(client: AirportClient, lake: Lake) -> None:
+def test_a_null_deep_inside_a_value_is_named(client: AirportClient, lake: Lake) -> None:
     lake.create("t", "_rowid BIGINT, s STRUCT<x: INT NOT NULL>")
     new = pa.RecordBatch.from_pylist([{"s": {"x": None}}], schema=pa.schema([("s", pa.struct([("x", pa.int32())]))]))
     assert sql_error(lambda: client.insert(lake.schema, "t", new)) == (

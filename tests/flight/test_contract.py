@@ -78,9 +78,9 @@ def test_a_row_changed_since_the_read_version_is_a_conflict(
         lambda: json_client.update([0, 1], batch(v=["mine", "mine"]), read_version=0),
         lambda: json_client.delete([1], read_version=0),
     ):
-        told = refusal_of(stale)
-        assert (told.code, told.reason) == ("UNKNOWN", "ABORTED")
-        assert told.text.startswith("conflict: ")
+        refusal = refusal_of(stale)
+        assert (refusal.code, refusal.reason) == ("UNKNOWN", "ABORTED")
+        assert refusal.text.startswith("conflict: ")
     assert version_of(lake) == 1
     # A row that nobody changed may be changed, though the table moved on; without a version the last write wins.
     assert json_client.update([2], batch(v=["mine"]), read_version=0)["affected_rows"] == 1
@@ -89,14 +89,14 @@ def test_a_row_changed_since_the_read_version_is_a_conflict(
 
 
 def test_a_read_version_that_does_not_exist_is_not_found(json_client: JsonClient, lake: Lake) -> None:
-    told = refusal_of(lambda: json_client.update([1], batch(v=["x"]), read_version=7))
+    refusal = refusal_of(lambda: json_client.update([1], batch(v=["x"]), read_version=7))
     name = f"{lake.schema}.n"
-    assert told == Refusal("NOT_FOUND", f"table '{name}' has no version 7; it has 0 to 0")
+    assert refusal == Refusal("NOT_FOUND", f"table '{name}' has no version 7; it has 0 to 0")
 
 
 def test_a_broken_constraint_is_a_failed_precondition(json_client: JsonClient, lake: Lake) -> None:
-    told = refusal_of(lambda: json_client.insert(batch(k=[None], v=["x"])))
-    assert told == Refusal("UNKNOWN", "NOT NULL constraint failed: column 'k'", reason="FAILED_PRECONDITION")
+    refusal = refusal_of(lambda: json_client.insert(batch(k=[None], v=["x"])))
+    assert refusal == Refusal("UNKNOWN", "NOT NULL constraint failed: column 'k'", reason="FAILED_PRECONDITION")
     assert version_of(lake) == 0
 
 

@@ -108,8 +108,8 @@ def test_a_column_is_added_renamed_and_dropped(
         assert client.scan(schema, "people", transaction=block).num_rows == 1
         client.ddl.add_column(schema, "people", pa.field("more", pa.int32()))
         assert client.scan(schema, "people", ["more"], transaction=block).rows() == [{"more": None}]
-    told = other().table(schema, "people")
-    assert told.column_names == ["id", "full name", "score", "born", "more"]
+    altered = other().table(schema, "people")
+    assert altered.column_names == ["id", "full name", "score", "born", "more"]
     assert rows(client, schema, "people", "full name") == [("Ada",)]
 
 
@@ -146,8 +146,8 @@ class Twin:
         mine = self.client.scan(self.schema, self.table)
         theirs = self.duck.sql(f"SELECT * FROM {table}").to_arrow_table()
         described = [(row[0], row[2]) for row in self.duck.execute(f"DESCRIBE {table}").fetchall()]
-        told = self.client.table(self.schema, self.table).schema
-        columns = [field for field in told if not (field.metadata or {}).get(b"is_rowid")]
+        declared = self.client.table(self.schema, self.table).schema
+        columns = [field for field in declared if not (field.metadata or {}).get(b"is_rowid")]
         assert [(field.name, "YES" if field.nullable else "NO") for field in columns] == described, sql
         assert sorted(mine.rows(), key=repr) == sorted(theirs.to_pylist(), key=repr), sql
 
@@ -164,8 +164,8 @@ def test_a_script_of_every_statement_gives_what_duckdb_gives(client: AirportClie
         kinds = client.table(schema, twin.table).schema
         names = [field.name for field in kinds if not (field.metadata or {}).get(b"is_rowid")]
         whole = [{name: row.get(name) for name in names} for row in rows]
-        told = pa.schema([pa.field(name, kinds.field(name).type) for name in names])
-        client.insert(schema, twin.table, pa.RecordBatch.from_pylist(whole, told))
+        declared = pa.schema([pa.field(name, kinds.field(name).type) for name in names])
+        client.insert(schema, twin.table, pa.RecordBatch.from_pylist(whole, declared))
 
     with duckdb.connect() as duck:
         twin = Twin(client, schema, duck)
@@ -282,8 +282,8 @@ def test_spark_reads_and_keeps_the_rules_of_a_table_that_was_made_here(
     assert "Duplicate key" in refused(lambda: client.insert(schema, "people", ada(tag="u")))
     client.ddl.rename_column(schema, "people", "id", "key")
     client.ddl.rename_column(schema, "people", "score", "points")
-    told = client.table(schema, "people").schema
-    assert told.metadata[b"check_constraints"].endswith(b'"points" >= 0')
+    declared = client.table(schema, "people").schema
+    assert declared.metadata[b"check_constraints"].endswith(b'"points" >= 0')
     renamed = pa.schema([("key", pa.int32()), ("name", pa.string()), ("points", pa.float64()), ("tag", pa.string())])
     assert "Duplicate key" in refused(
         lambda: client.insert(schema, "people", pa.RecordBatch.from_pylist([{"key": 1}], renamed))
@@ -321,7 +321,7 @@ def test_a_key_on_a_column_of_any_name(client: AirportClient, schema: str, name:
     assert f"same ({name})" in refused(lambda: client.ddl.add_constraint(schema, "u", f"UNIQUE({quoted})"))
 
 
-def test_a_client_that_attached_before_gets_its_old_shape_or_is_told_to_attach_again(
+def test_a_client_that_attached_before_gets_its_old_shape_or_has_to_attach_again(
     client: AirportClient, schema: str, other: Callable[[], AirportClient]
 ) -> None:
     people(client, schema)
@@ -355,7 +355,7 @@ def test_what_the_rows_do_not_allow_changes_nothing(
     for work, named in (
         (lambda: ddl.change_column_type(schema, "t", pa.field("a", pa.int32())), "'a' has a value that does not fit"),
         (lambda: ddl.change_column_type(schema, "t", pa.field("b", pa.int32())), "'b' has a value that does not fit"),
-        (lambda: ddl.change_column_type(schema, "t", pa.field("f", pa.date32())), "'f' cannot be changed"),
+        (lambda: ddl.change_column_type(schema, "t", pa.field("f", pa.date32())), "'f' has a value that does not fit"),
         (lambda: ddl.set_not_null(schema, "t", "b"), "NULLs"),
         (lambda: ddl.add_constraint(schema, "t", "PRIMARY KEY(a)"), "same (a)"),
         (lambda: ddl.add_constraint(schema, "t", "CHECK (a < 100)"), "a < 100"),
@@ -380,16 +380,13 @@ def test_a_column_becomes_a_type_that_delta_lacks_and_back(
     client.insert(schema, "t", pa.RecordBatch.from_pylist([row], client.table(schema, "t").schema.remove(3)))
     ddl.change_column_type(schema, "t", pa.field("u", pa.uuid()))
     ddl.change_column_type(schema, "t", pa.field("l", pa.list_(pa.uint64(), 2)))
-    assert "'z' cannot be changed" in refused(
-        lambda: ddl.change_column_type(schema, "t", pa.field("z", pa.timestamp("us", "UTC")))
-    )
-    ddl.change_column_type(schema, "t", pa.field("z", pa.timestamp("us", "UTC")), using="timezone('UTC', z)")
-    told = other().table(schema, "t").schema
-    assert [told.field(name).type for name in names[:2]] == [pa.uuid(), pa.list_(pa.uint64(), 2)]
+    ddl.change_column_type(schema, "t", pa.field("z", pa.timestamp("us", "UTC")))
+    declared = other().table(schema, "t").schema
+    assert [declared.field(name).type for name in names[:2]] == [pa.uuid(), pa.list_(pa.uint64(), 2)]
     assert rows(other(), schema, "t", *names) == [(UUID(uuid), [2, None], noon)]
     ddl.change_column_type(schema, "t", pa.field("u", pa.string()))
     assert rows(other(), schema, "t", "u") == [(uuid,)]
-    assert "'u' cannot be changed" in refused(
+    assert "'u' cannot be changed: Catalog Error: Type with name mood does not exist!" in refused(
         lambda: ddl.change_column_type(schema, "t", pa.field("u", pa.string()), using="CAST(u AS mood)")
     )
 
@@ -449,9 +446,9 @@ def test_statements_and_changes_of_the_table_do_not_spoil_each_other(
                 kinds = writer.table(schema, "t").schema
                 names = [field for field in kinds if not (field.metadata or {}).get(b"is_rowid")]
                 row = {field.name: number if field.name == "a" else None for field in names}
-                told = pa.schema([pa.field(field.name, field.type) for field in names])
+                declared = pa.schema([pa.field(field.name, field.type) for field in names])
                 try:
-                    writer.insert(schema, "t", pa.RecordBatch.from_pylist([row], told))
+                    writer.insert(schema, "t", pa.RecordBatch.from_pylist([row], declared))
                     landed.append(number)
                 except flight.FlightError as error:
                     assert "attach again" in str(error), error
@@ -493,7 +490,9 @@ def test_a_scan_of_a_table_that_is_dropped_or_renamed_meanwhile_ends_in_one_clea
             change()
             said = refused(lambda: read.extend(chunks))  # noqa: B023
             assert said == f"table 's.{table}' was dropped or renamed while it was read"
-            assert 0 < sum(chunk.batch.num_rows for chunk in read) < 40, "each of the told shape, or the client objects"
+            assert 0 < sum(chunk.batch.num_rows for chunk in read) < 40, (
+                "each of the declared shape, or the client objects"
+            )
         assert changer.scan("s", "other", ["part"]).num_rows == 40
         assert len(gateway.service.streams) == 0
 
@@ -613,6 +612,6 @@ def test_an_alter_that_is_cut_off_leaves_the_old_table_or_the_new_one(
     assert rows(client, schema, "t") == [(1,), (2,)]
     with monkeypatch.context() as patch:
         patch.setattr(altering, "run_alteration", after_the_commit)
-        told = client.ddl.change_column_type(schema, "t", pa.field("a", pa.int64()))
-    assert told.schema.field("a").type == pa.int64(), "the log says that it was made"
+        changed = client.ddl.change_column_type(schema, "t", pa.field("a", pa.int64()))
+    assert changed.schema.field("a").type == pa.int64(), "the log says that it was made"
     assert rows(client, schema, "t") == [(1,), (2,)]

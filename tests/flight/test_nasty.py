@@ -196,8 +196,8 @@ def test_a_disguise_changes_nothing(
             expected[row_id] = {**expected[row_id], **{name: values[name] for name in SETS}}
         assert stored(serving, lake) == expected
         assert updated.affected == 4
-        told = SETS if dialect == "airport" else COLUMNS.names
-        assert without_ids(updated.returned) == without_ids([expected[row_id] for row_id in changes], told)
+        columns = SETS if dialect == "airport" else COLUMNS.names
+        assert without_ids(updated.returned) == without_ids([expected[row_id] for row_id in changes], columns)
 
         deleted = client.delete([8, 1, 5], returning=True)
         gone = [expected.pop(row_id) for row_id in (8, 1, 5)]
@@ -315,8 +315,8 @@ def test_a_row_that_is_named_often_counts_once_and_keeps_its_last_values(
     client = DIALECTS[dialect](serving, lake, DISGUISES[disguise])
     try:
         if disguise != "one batch":  # what an earlier batch was answered with cannot be taken back
-            told = refused(lambda: client.update(uploaded, returning=True))
-            assert told.startswith("row id 1 comes in two batches, but UPDATE … RETURNING takes each row once")
+            refusal = refused(lambda: client.update(uploaded, returning=True))
+            assert refusal.startswith("row id 1 comes in two batches, but UPDATE … RETURNING takes each row once")
             assert version_of(lake) == 0
         updated = client.update(uploaded, returning=disguise == "one batch")
         for each in sent:
@@ -383,11 +383,11 @@ def test_inserts_at_once_under_one_transaction_count_what_they_store(gateway: Ga
         return 50 + number
 
     with ThreadPoolExecutor(len(clients)) as threads:
-        told = {key for key in threads.map(insert, range(len(clients))) if key}
+        confirmed = {key for key in threads.map(insert, range(len(clients))) if key}
     for client in clients:
         client.close()
-    assert told
-    assert {each["k"] for each in stored(gateway, lake).values()} == {each["k"] for each in before.values()} | told
+    assert confirmed
+    assert {each["k"] for each in stored(gateway, lake).values()} == {each["k"] for each in before.values()} | confirmed
 
 
 HIDDEN_NULLS = {"dictionaries": DISGUISES["dictionaries"], "run ends": DISGUISES["run ends"]}

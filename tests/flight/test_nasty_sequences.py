@@ -177,6 +177,6 @@ def test_compressed_batches_and_frames_of_metadata_alone_are_taken(
             writer.write_metadata(b"after")
             writer.done_writing()
             raw = reader.read_chunk().app_metadata if call == "DoExchange" else reader.read()
-            told = msgpack.unpackb(raw.to_pybytes())
-    assert told.get("total_changed", told.get("affected_rows")) == 3
+            reply = msgpack.unpackb(raw.to_pybytes())
+    assert reply.get("total_changed", reply.get("affected_rows")) == 3
     assert [(each["k"], each["v"]) for each in events.rows.values()][3:] == [(7, "a" * 5000), (8, None), (9, "b")]

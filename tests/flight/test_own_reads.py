@@ -63,7 +63,7 @@ def test_update_returns_times_far_from_today_as_they_are(gateway: Gateway, far: 
 
 
 @pytest.mark.parametrize("moment", [LAST_DAY, FIRST_DAY, TODAY])
-def test_a_unique_time_that_a_foreign_job_wrote_is_not_doubled(
+def test_a_unique_time_that_a_foreign_job_wrote_is_not_duplicated(
     client: AirportClient, far: Lake, moment: datetime
 ) -> None:
     before = version_of(far, "far")
@@ -108,8 +108,8 @@ def test_a_table_with_widened_types_takes_every_statement(client: AirportClient,
     assert client.update(schema, "w", change, sets=["v"]).total_changed == 1
     gone = client.delete(schema, "w", [0], returning=True)
     assert [(row["k"], str(row["n"])) for row in returned(gone)] == [(1, "1.2500")]
-    doubled = pa.record_batch({"k": pa.array([5_000_000_000], pa.int64())})
-    assert sql_error(lambda: client.insert(schema, "w", doubled))[0] == "ConstraintException"
+    duplicate = pa.record_batch({"k": pa.array([5_000_000_000], pa.int64())})
+    assert sql_error(lambda: client.insert(schema, "w", duplicate))[0] == "ConstraintException"
     new = pa.record_batch({"k": pa.array([6_000_000_000], pa.int64())})
     assert client.insert(schema, "w", new).total_changed == 1
     assert rows() == [
@@ -148,7 +148,7 @@ def spooling_gateway(warehouse: Path, lake_spark: Spark, tmp_path_factory: pytes
 
 
 @pytest.mark.parametrize("rows", [1, 2])
-def test_a_doubled_time_is_shown_in_utc_wherever_the_gateway_runs(
+def test_a_duplicate_time_is_shown_in_utc_wherever_the_gateway_runs(
     spooling_gateway: Gateway, far: Lake, rows: int, elsewhere: None
 ) -> None:
     with AirportClient(spooling_gateway.location, CATALOG) as client:

@@ -105,15 +105,15 @@ def delete(client: flight.FlightClient, row_ids: Any, **fields: Any) -> dict[str
 
 def refusal(code: str, work: Callable[[], object]) -> str:
     """The text of a refused call; what Arrow adds to it is checked, and that nothing leaks."""
-    told = refusal_of(work)
-    assert told.code == code, told
-    return told.text
+    refusal = refusal_of(work)
+    assert refusal.code == code, refusal
+    return refusal.text
 
 
 def precondition(work: Callable[[], object]) -> str:
-    told = refusal_of(work)
-    assert (told.code, told.reason) == ("UNKNOWN", "FAILED_PRECONDITION"), told
-    return told.text
+    refusal = refusal_of(work)
+    assert (refusal.code, refusal.reason) == ("UNKNOWN", "FAILED_PRECONDITION"), refusal
+    return refusal.text
 
 
 def returned(data: bytes | str) -> pa.Table:
@@ -544,7 +544,7 @@ def test_an_error_in_a_long_upload_keeps_its_code_and_text(server: PutServer, cl
     assert (events.commits, events.aborts) == (0, 1)
 
 
-def test_a_fault_of_a_table_is_told_as_a_reference(server: PutServer, client: flight.FlightClient) -> None:
+def test_a_fault_of_a_table_is_sent_as_a_reference(server: PutServer, client: flight.FlightClient) -> None:
     events = server.add(BatchForms, EVENTS)
 
     def fail() -> None:

@@ -83,12 +83,12 @@ def test_a_rollback_while_its_insert_is_written_takes_the_row_back(
 
         with before_the_next_merge(monkeypatch, begin_rollback):
             assert caller.insert(batch(k=[10], v=["x"]), **{header: identity}) == 1
-        told = rolled_back[0].result(120)
+        reply = rolled_back[0].result(120)
     other.close()
-    assert (told["state"], told["undone_by"]) == ("committed", undone_by(lake, 2, 1))
+    assert (reply["state"], reply["undone_by"]) == ("committed", undone_by(lake, 2, 1))
     assert len(rows_of(client, lake)) == 4
-    assert roll_back(caller, identity) == told
-    assert status_of(caller, identity) == {"status": "committed", "exists": True, "undone_by": told["undone_by"]}
+    assert roll_back(caller, identity) == reply
+    assert status_of(caller, identity) == {"status": "committed", "exists": True, "undone_by": reply["undone_by"]}
     refusal = f"transaction {identity} is not active (state: committed)"
     assert code_of(lambda: caller.insert(batch(k=[11], v=["x"]), **{header: identity})) == (
         "FAILED_PRECONDITION",
@@ -165,10 +165,10 @@ def test_an_id_that_is_not_known_here_writes_nothing_in_either_dialect_and_reads
     before_restart = restarted().begin()
     for header in ("airport", "contract"):
         for unknown in ("not a tx", forged, before_restart):
-            told = "FAILED_PRECONDITION", f"transaction {unknown} is not known; start a new one"
-            assert code_of(lambda: caller.insert(batch(k=[9], v=["x"]), **{header: unknown})) == told  # noqa: B023
-            assert code_of(lambda: caller.update([0], batch(v=["x"]), **{header: unknown})) == told  # noqa: B023
-            assert code_of(lambda: caller.delete([0], **{header: unknown})) == told  # noqa: B023
+            refusal = "FAILED_PRECONDITION", f"transaction {unknown} is not known; start a new one"
+            assert code_of(lambda: caller.insert(batch(k=[9], v=["x"]), **{header: unknown})) == refusal  # noqa: B023
+            assert code_of(lambda: caller.update([0], batch(v=["x"]), **{header: unknown})) == refusal  # noqa: B023
+            assert code_of(lambda: caller.delete([0], **{header: unknown})) == refusal  # noqa: B023
     stale = client.begin()
     stale.id, stale.has_begun = before_restart, True
     assert client.scan(lake.schema, "n", transaction=stale).num_rows == 4
@@ -253,8 +253,8 @@ def test_a_rollback_where_early_commits_are_out_of_the_log_changes_nothing(
     DeltaTable(str(lake.path("n"))).create_checkpoint()
     before = rows_of(client, lake)
     cut_log(lake, 2)
-    told = f"table '{lake.schema}.n': not all that transaction {identity} wrote is in its log any more"
-    assert told in code_of(lambda: roll_back(caller, identity))[1]
+    text = f"table '{lake.schema}.n': not all that transaction {identity} wrote is in its log any more"
+    assert text in code_of(lambda: roll_back(caller, identity))[1]
     code, text = code_of(lambda: roll_back(restarted(), identity))
     assert code == "FAILED_PRECONDITION"
     assert text == (
@@ -291,8 +291,8 @@ def test_what_an_append_only_table_took_stays(caller: Caller, client: AirportCli
     lake.sql("ALTER TABLE {t} SET TBLPROPERTIES ('delta.appendOnly' = 'true')", "n")
     identity = caller.begin()
     assert caller.insert(batch(k=[10], v=["x"]), contract=identity) == 1
-    told = f"table '{lake.schema}.n' is append-only: what was written into it cannot be undone"
-    assert code_of(lambda: roll_back(caller, identity)) == ("FAILED_PRECONDITION", told)
+    text = f"table '{lake.schema}.n' is append-only: what was written into it cannot be undone"
+    assert code_of(lambda: roll_back(caller, identity)) == ("FAILED_PRECONDITION", text)
     assert len(rows_of(client, lake)) == 5
 
 
@@ -304,11 +304,11 @@ def test_a_rollback_follows_a_renamed_table_and_leaves_the_new_one_of_its_name_a
     client.ddl.rename_table(lake.schema, "n", "old")
     client.ddl.create_table(lake.schema, "n", pa.schema([("k", pa.int64()), ("v", pa.string())]))
     assert caller.insert(batch(k=[20], v=["new"])) == 1
-    told = roll_back(caller, identity)
-    assert told["undone_by"] == undone_by(lake, 2, 1, "old")
+    reply = roll_back(caller, identity)
+    assert reply["undone_by"] == undone_by(lake, 2, 1, "old")
     assert len(rows_of(client, lake, "old")) == 4
     assert [row[:2] for row in rows_of(client, lake)] == [(20, "new")]
-    assert roll_back(caller, identity) == told
+    assert roll_back(caller, identity) == reply
 
 
 def test_a_rollback_does_not_take_another_table_for_the_one_that_was_replaced(
@@ -323,7 +323,7 @@ def test_a_rollback_does_not_take_another_table_for_the_one_that_was_replaced(
     assert code == "FAILED_PRECONDITION"
     assert text == (
         f"table '{lake.schema}.n' was replaced by another one:"
-        f" what transaction {identity} wrote into it cannot be taken back"
+        f" what transaction {identity} wrote into it cannot be undone"
     )
     assert status_of(caller, identity) == {"status": "committed", "exists": True}
     assert len(rows_of(client, lake)) == 3
@@ -351,8 +351,8 @@ def test_a_key_whose_write_was_rolled_back_writes_again(
     own = KeyedCaller(gateway.location, lake.schema)
     assert own.keyed(rows, "a", contract=identity)["affected_rows"] == 1
     assert roll_back(own, identity)["undone_by"] == undone_by(lake, 2, 1)
-    told = f"transaction {identity} is not active (state: committed)"
-    assert code_of(lambda: own.keyed(rows, "a", contract=identity)) == ("FAILED_PRECONDITION", told)
+    text = f"transaction {identity} is not active (state: committed)"
+    assert code_of(lambda: own.keyed(rows, "a", contract=identity)) == ("FAILED_PRECONDITION", text)
     assert own.keyed(rows, "a", contract=own.begin())["affected_rows"] == 1
     next_gateway = KeyedCaller(start_gateway(lake.warehouse).location, lake.schema)
     assert next_gateway.keyed(rows, "a")["affected_rows"] == 1
@@ -386,8 +386,8 @@ def test_the_same_request_under_a_contract_transaction_gets_its_first_answer_als
     next_gateway = KeyedCaller(start_gateway(lake.warehouse).location, lake.schema)
     for each in (own, own, next_gateway):
         assert each.keyed(rows, "a", contract=identity) == first
-    told = f"transaction {identity} is not active (state: committed)"
-    assert code_of(lambda: own.keyed(rows, "b", contract=identity)) == ("FAILED_PRECONDITION", told)
+    text = f"transaction {identity} is not active (state: committed)"
+    assert code_of(lambda: own.keyed(rows, "b", contract=identity)) == ("FAILED_PRECONDITION", text)
     other = own.begin()
     assert own.keyed(rows, "a", contract=other) == first
     assert roll_back(own, other) == {

@@ -204,7 +204,7 @@ class DeafClient:
         assert self._was_cut.wait(60)
         raise OSError("the connection is gone")
 
-    def cut_if_alone(self, _peer: str) -> None:
+    def disconnect_if_alone(self, _peer: str) -> None:
         self._was_cut.set()
 
 
@@ -235,12 +235,12 @@ def test_a_client_that_reads_slowly_but_reads_is_served(start_service: Start) ->
         flight.connect(service.location) as client,
         unread_answers(service, client, "delete", ids.schema, ids.to_batches(max_chunksize=1)) as (_, reader),
     ):
-        rows, told = 0, b""
-        while not told:
+        rows, reply = 0, b""
+        while not reply:
             time.sleep(0.01)
             chunk = reader.read_chunk()
             rows += 0 if chunk.data is None else chunk.data.num_rows
-            told = b"" if chunk.app_metadata is None else chunk.app_metadata.to_pybytes()
+            reply = b"" if chunk.app_metadata is None else chunk.app_metadata.to_pybytes()
     assert (rows, wide.commits, wide.rows) == (64, 1, {})
 
 

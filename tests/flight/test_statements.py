@@ -17,8 +17,8 @@ from gateway.errors import (
 from gateway.flight.statements import Change, Statements
 from gateway.settings import LimitSettings, TransactionSettings
 from gateway.transactions.manager import TransactionManager
-from gateway.transactions.records import Status
-from gateway.transactions.state import State
+from gateway.transactions.records import TransactionStatus
+from gateway.transactions.state import TransactionState
 from gateway.wire.headers import CallHeaders
 from tests.doubles import MemorySnapshot, MemoryTable
 
@@ -52,14 +52,14 @@ def table() -> MemoryTable:
 @pytest.mark.parametrize(
     ("error", "state"),
     [
-        (ConstraintError("no"), State.ABORTED),
-        (OutcomeUnknownError("who knows"), State.ACTIVE),
-        (InternalError("the log has nothing of it"), State.ABORTED),
-        (RuntimeError("nor of this"), State.ABORTED),
+        (ConstraintError("no"), TransactionState.ABORTED),
+        (OutcomeUnknownError("who knows"), TransactionState.ACTIVE),
+        (InternalError("the log has nothing of it"), TransactionState.ABORTED),
+        (RuntimeError("nor of this"), TransactionState.ABORTED),
     ],
 )
 def test_a_failure_aborts_the_transaction_unless_the_statement_may_have_been_written(
-    transactions: TransactionManager, table: MemoryTable, error: Exception, state: State
+    transactions: TransactionManager, table: MemoryTable, error: Exception, state: TransactionState
 ) -> None:
     statements, headers = statements_of(transactions), CallHeaders(transaction=transactions.begin())
     assert headers.transaction is not None
@@ -71,14 +71,14 @@ def test_a_failure_aborts_the_transaction_unless_the_statement_may_have_been_wri
 
     with pytest.raises(type(error)):
         statement()
-    assert transactions.status(headers.transaction) == Status(state)
+    assert transactions.status(headers.transaction) == TransactionStatus(state)
 
 
 def test_what_fails_before_the_table_is_known_aborts_the_transaction_too(transactions: TransactionManager) -> None:
     identity = transactions.begin()
     with pytest.raises(NotFoundError), statements_of(transactions).executing(Call(CallHeaders(transaction=identity))):
         raise NotFoundError("no such table")
-    assert transactions.status(identity) == Status(State.ABORTED)
+    assert transactions.status(identity) == TransactionStatus(TransactionState.ABORTED)
 
 
 def test_a_second_operation_is_refused_without_harm_to_the_first(
@@ -91,9 +91,9 @@ def test_a_second_operation_is_refused_without_harm_to_the_first(
         first = execution.context_of(asked(INSERT, table))
         with pytest.raises(PreconditionError, match="one is running"):
             context_of(transactions, headers, asked(INSERT, table))
-        assert transactions.status(headers.transaction) == Status(State.ACTIVE)
+        assert transactions.status(headers.transaction) == TransactionStatus(TransactionState.ACTIVE)
         first.begin_commit()
-    assert transactions.status(headers.transaction) == Status(State.COMMITTED)
+    assert transactions.status(headers.transaction) == TransactionStatus(TransactionState.COMMITTED)
 
 
 def test_a_rollback_stops_the_statement_and_is_its_error(transactions: TransactionManager, table: MemoryTable) -> None:
@@ -113,7 +113,7 @@ def test_a_rollback_stops_the_statement_and_is_its_error(transactions: Transacti
     with pytest.raises(PreconditionError, match=expected):
         statement()
     assert found == [False, True]
-    assert transactions.status(headers.transaction) == Status(State.ABORTED)
+    assert transactions.status(headers.transaction) == TransactionStatus(TransactionState.ABORTED)
 
 
 @pytest.mark.parametrize("operation", [INSERT, UPDATE, DELETE])
@@ -135,7 +135,7 @@ def test_a_json_change_in_a_transaction_is_computed_from_what_the_transaction_re
     transactions: TransactionManager, table: MemoryTable, operation: Operation
 ) -> None:
     identity = transactions.begin()
-    transactions.touch(identity, table.name.key, lambda: table.at(0))
+    transactions.pin(identity, table.name.key, lambda: table.at(0))
     transactions.wrote(identity, table.name.key, 1, {7})
     context = context_of(transactions, CallHeaders(transaction=identity), asked(operation, table))
     assert (context.transaction, context.read_version, context.conflict_base) == (identity, 1, 0)
@@ -158,7 +158,7 @@ def test_a_table_that_was_replaced_during_the_transaction_is_a_conflict(
     transactions: TransactionManager, table: MemoryTable
 ) -> None:
     identity = transactions.begin()
-    transactions.touch(identity, table.name.key, lambda: MemorySnapshot(table, 2, table.versions[2], "another"))
+    transactions.pin(identity, table.name.key, lambda: MemorySnapshot(table, 2, table.versions[2], "another"))
     with pytest.raises(ConflictError, match=r"table 's\.t' was replaced by another one meanwhile"):
         context_of(transactions, CallHeaders(transaction=identity), asked(UPDATE, table))
 

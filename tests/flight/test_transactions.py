@@ -79,9 +79,9 @@ class Caller:
 
 def code_of(work: Callable[[], object]) -> tuple[str, str]:
     """The true code of a refused call, and its text."""
-    told = refusal_of(work)
-    assert told.reason is not None
-    return told.reason, told.text
+    refusal = refusal_of(work)
+    assert refusal.reason is not None
+    return refusal.reason, refusal.text
 
 
 # The actions, over tables in memory.
@@ -96,11 +96,11 @@ def caller(service: MemoryService) -> Iterator[Caller]:
 
 def test_a_transaction_is_created_in_the_dialect_of_the_request(service: MemoryService, caller: Caller) -> None:
     packed = msgpack.unpackb(caller.act("create_transaction", bodies.create_transaction("lake")))
-    assert service.transactions.is_issued(packed["identifier"])
+    assert service.transactions.issued_ms(packed["identifier"]) is not None
     for body in (b"", b"{}", b" {}", b'{"auto_commit": true, "catalog_name": "lake"}'):
         reply = json.loads(caller.act("create_transaction", body))
         assert reply["status"] == "success"
-        assert service.transactions.is_issued(reply["transaction_id"])
+        assert service.transactions.issued_ms(reply["transaction_id"]) is not None
 
 
 @pytest.mark.parametrize("body", [b'{"auto_commit": 1}', b'{"unknown": 1}', b"{", b'{"auto_commit": true'])
@@ -119,10 +119,10 @@ def test_commit_rollback_and_status_speak_both_encodings_and_may_be_said_again(c
     committed, rolled_back = caller.begin(), caller.begin()
     assert said("get_transaction_status", committed) == {"status": "active", "exists": True}
     for _ in range(2):
-        told = {"status": "success", "transaction_id": committed, "state": "committed"}
-        assert said("commit_transaction", committed) == told
-        told = {"status": "success", "transaction_id": rolled_back, "state": "aborted", "undone_by": []}
-        assert said("rollback_transaction", rolled_back) == told
+        reply = {"status": "success", "transaction_id": committed, "state": "committed"}
+        assert said("commit_transaction", committed) == reply
+        reply = {"status": "success", "transaction_id": rolled_back, "state": "aborted", "undone_by": []}
+        assert said("rollback_transaction", rolled_back) == reply
     assert said("get_transaction_status", committed) == {"status": "committed", "exists": True}
     assert said("get_transaction_status", rolled_back) == {"status": "aborted", "exists": True}
     assert said("get_transaction_status", "x") == {"status": "", "exists": False}
@@ -163,7 +163,7 @@ def test_an_empty_body_means_the_header_or_the_session(caller: Caller, service: 
         caller.act("rollback_transaction", session="mine")
 
 
-def test_without_a_manager_json_callers_are_told_and_the_client_goes_on_without(
+def test_without_a_manager_json_callers_are_refused_and_the_client_goes_on_without(
     start_service: Callable[..., MemoryService],
 ) -> None:
     service = start_service(transactions=TransactionSettings(enabled=False))
@@ -263,8 +263,8 @@ def test_a_json_change_in_a_transaction_conflicts_with_what_changed_since_it_rea
     code, text = code_of(lambda: on_delta.update([1], batch(v=["mine"]), **{header: transaction.id}))
     assert (code, text.partition(":")[0]) == ("ABORTED", "conflict")
     assert on_delta.said("get_transaction_status", transaction_id=transaction.id)["status"] == "aborted"
-    told = f"transaction {transaction.id} is not active (state: aborted)"
-    assert code_of(lambda: on_delta.delete([2], **{header: transaction.id})) == ("FAILED_PRECONDITION", told)
+    text = f"transaction {transaction.id} is not active (state: aborted)"
+    assert code_of(lambda: on_delta.delete([2], **{header: transaction.id})) == ("FAILED_PRECONDITION", text)
     assert version_of(lake) == 1
 
 
@@ -273,8 +273,8 @@ def test_a_contract_transaction_is_one_operation_and_a_begin_block_is_not(on_del
     for key in (10, 11):
         assert on_delta.insert(batch(k=[key], v=["x"]), airport=block) == 1
     assert on_delta.insert(batch(k=[12], v=["x"]), contract=once) == 1
-    told = f"transaction {once} is not active (state: committed)"
-    assert code_of(lambda: on_delta.insert(batch(k=[13], v=["x"]), contract=once)) == ("FAILED_PRECONDITION", told)
+    text = f"transaction {once} is not active (state: committed)"
+    assert code_of(lambda: on_delta.insert(batch(k=[13], v=["x"]), contract=once)) == ("FAILED_PRECONDITION", text)
     # The headers have different rules, for the same id, too.
     assert on_delta.insert(batch(k=[13], v=["x"]), airport=once) == 1
 
@@ -287,8 +287,8 @@ def test_a_transaction_without_auto_commit_takes_operations_until_it_is_committe
     assert on_delta.update([0, 4], batch(v=["y", "y"]), contract=identity) == 2
     assert on_delta.said("get_transaction_status", transaction_id=identity) == {"status": "active", "exists": True}
     assert on_delta.said("commit_transaction", transaction_id=identity)["state"] == "committed"
-    told = f"transaction {identity} is not active (state: committed)"
-    assert code_of(lambda: on_delta.delete([0], contract=identity)) == ("FAILED_PRECONDITION", told)
+    text = f"transaction {identity} is not active (state: committed)"
+    assert code_of(lambda: on_delta.delete([0], contract=identity)) == ("FAILED_PRECONDITION", text)
     assert [row[1] for row in rows_of(client, lake)] == ["y", "v1", "v2", "v3", "y"]
 
 
@@ -299,8 +299,8 @@ def test_a_rollback_takes_back_what_was_written_and_may_be_said_again(
     assert on_delta.insert(batch(k=[10], v=["x"]), airport=identity, session=session) == 1
     assert on_delta.update([0, 4], batch(v=["y", "y"]), airport=identity, session=session) == 2
     assert on_delta.insert(batch(k=[11], v=["theirs"])) == 1
-    told = json.loads(on_delta.act("rollback_transaction", session=session))
-    assert told == {
+    reply = json.loads(on_delta.act("rollback_transaction", session=session))
+    assert reply == {
         "status": "success",
         "transaction_id": identity,
         "state": "committed",
@@ -309,9 +309,9 @@ def test_a_rollback_takes_back_what_was_written_and_may_be_said_again(
     assert [row[1] for row in rows_of(client, lake)] == ["v0", "v1", "v2", "v3", "theirs"]
     restarted = Caller(start_gateway(lake.warehouse).location)
     for caller in (on_delta, restarted):
-        assert caller.said("rollback_transaction", transaction_id=identity) == told
+        assert caller.said("rollback_transaction", transaction_id=identity) == reply
         status = caller.said("get_transaction_status", transaction_id=identity)
-        assert status == {"status": "committed", "exists": True, "undone_by": told["undone_by"]}
+        assert status == {"status": "committed", "exists": True, "undone_by": reply["undone_by"]}
     restarted.close()
     assert version_of(lake) == 4
 
@@ -328,7 +328,7 @@ def test_a_rollback_after_others_changed_the_rows_is_a_conflict_and_changes_noth
     assert [row[1] for row in rows_of(client, lake)] == ["mine", "theirs", "v2", "v3"]
 
 
-def test_another_gateway_tells_from_the_log_what_was_committed(
+def test_another_gateway_finds_in_the_log_what_was_committed(
     on_delta: Caller, start_gateway: Callable[..., Gateway], lake: Lake
 ) -> None:
     wrote, only_read = on_delta.begin(), on_delta.begin()

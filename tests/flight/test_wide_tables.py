@@ -1,6 +1,6 @@
 """A table with a thousand columns: whatever grows with the square of the columns shows here.
 
-Spark derives constraints between all columns of a plan unless it is told not to; a one-row INSERT then takes
+Spark derives constraints between all columns of a plan unless it is set not to; a one-row INSERT then takes
 minutes, and these tests run into their time limit.
 """
 

@@ -69,9 +69,9 @@ def refused(work: Callable[[], object]) -> str:
 
 def sql_error(work: Callable[[], object]) -> tuple[str, str]:
     """The exception that SQL shows for a refused exchange, and its text."""
-    told = refusal_of(work)
-    assert told.sql_class is not None
-    return told.sql_class, told.text
+    refusal = refusal_of(work)
+    assert refusal.sql_class is not None
+    return refusal.sql_class, refusal.text
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Casts of a column give in Spark what DuckDB's CAST gives, or fail; where it is not sure there is none."""
+"""ALTER … TYPE gives what DuckDB's CAST gives: a DuckDB of its own says what that is, of every type and many texts."""
 
 from __future__ import annotations
 
@@ -8,36 +8,31 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from gateway.lake.casts.casting import cast_expression, cast_result, fitting, leaf_name
-from gateway.lake.casts.chains import chain_expression, chain_of
-from gateway.lake.ddl.altering import MISFIT
+from gateway.errors import RequestError
+from gateway.lake.ddl.alterations import Rewrite
+from gateway.lake.ddl.rewriting import naming, new_values
+from gateway.lake.duck.expressions import EvaluationError, Evaluator, check_expression
 from gateway.lake.spark.engine import Profile, Spark
-from gateway.lake.sql.checks import NamedType, translate_expression
-from gateway.lake.values.codec import encode
+from gateway.lake.values.codec import decode, encode
 from gateway.lake.values.types import StoredForm, stored_form
-from tests.lake.cast_values import UUID, texts
-from tests.lake.typed_values import WKB, exact
+from tests.lake.cast_values import texts
+from tests.lake.typed_values import KINDS as TYPED
+from tests.lake.typed_values import NESTED, array_of, exact
 
-WHOLES = ("TINYINT", "INTEGER", "BIGINT", "UTINYINT", "UBIGINT", "HUGEINT", "UHUGEINT")
+WHOLES = ("TINYINT", "INTEGER", "BIGINT", "UTINYINT", "UBIGINT", "HUGEINT", "UHUGEINT", "BIGNUM")
 DECIMALS = ("DECIMAL(6,2)", "DECIMAL(38,0)", "DECIMAL(38,10)", "DECIMAL(9,9)")
 NUMBERS = ("BOOLEAN", *WHOLES, "FLOAT", "DOUBLE", *DECIMALS)
-MOMENTS = ("DATE", "TIME", "TIME_NS", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS")
+MOMENTS = ("DATE", "TIME", "TIME_NS", "TIMETZ", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS")
 OTHERS = ("VARCHAR", "BLOB", "UUID", "JSON", "TIMESTAMPTZ", "INTERVAL", "BIT")
-KINDS = (*NUMBERS, *MOMENTS, *OTHERS)
-TEXTS = texts()
+KINDS = (*NUMBERS, *MOMENTS, *OTHERS, "VARCHAR[]", "INTEGER[3]", "STRUCT(a VARCHAR)", "MAP(VARCHAR, VARCHAR)")
 
 
 @pytest.fixture(scope="module")
 def duck() -> Iterator[duckdb.DuckDBPyConnection]:
     with duckdb.connect() as connection:
-        # No cast may depend on the zone of a session.
-        connection.execute("SET arrow_lossless_conversion = true; SET TimeZone = 'America/New_York'")
-        connection.register("texts", pa.table({"t": pa.array(TEXTS, pa.string())}))
+        connection.execute("SET arrow_lossless_conversion = true; SET TimeZone = 'UTC'")
+        connection.register("texts", pa.table({"t": pa.array([*texts(), "[1, 2, 3]", "{'a': 1}", "{a=1}"])}))
         yield connection
-
-
-def _column(duck: duckdb.DuckDBPyConnection, query: str) -> pa.ChunkedArray:
-    return duck.sql(query).to_arrow_table().column(0)
 
 
 def _form(duck: duckdb.DuckDBPyConnection, kind: str) -> StoredForm:
@@ -45,134 +40,44 @@ def _form(duck: duckdb.DuckDBPyConnection, kind: str) -> StoredForm:
 
 
 def _stored(duck: duckdb.DuckDBPyConnection, query: str, form: StoredForm) -> pa.Array:
-    return encode(pa.concat_arrays(_column(duck, query).chunks), form)
+    return encode(duck.sql(query).to_arrow_table().column(0).combine_chunks(), form)
 
 
-def _by_spark(lake_spark: Spark, values: pa.Array, expressions: Sequence[str]) -> list[pa.Array]:
-    rows = pa.table({"v": values, "n": pa.array(range(len(values)))})
-    columns = [f"{text} AS c{position}" for position, text in enumerate(expressions)]
-    with lake_spark.session(Profile.LATENCY) as session:
-        made = session.createDataFrame(rows).orderBy("n").selectExpr(*columns).toArrow()
-    return [pa.concat_arrays(column.chunks) for column in made.columns]
+def _rewrite(text: str, inputs: Sequence[StoredForm], new: StoredForm) -> Rewrite:
+    expression = check_expression(text, [form.told for form in inputs], new.told)
+    assert expression.refusal is None, expression.refusal
+    return Rewrite(expression, tuple(inputs), new)
 
 
-def _sources(duck: duckdb.DuckDBPyConnection, kind: str) -> None:
-    """The table `sources`: every text that is a value of this type, as one."""
+def _computed(rewrite: Rewrite, *stored: pa.Array) -> pa.Array:
+    """What a worker makes of a batch."""
+    told = [decode(array, form, form.told.type) for array, form in zip(stored, rewrite.inputs, strict=True)]
+    with Evaluator(rewrite.expression) as evaluator:
+        values = evaluator.evaluate(pa.record_batch(told, pa.schema([form.told for form in rewrite.inputs])))
+    return encode(values, rewrite.form)
+
+
+# Of a BIGNUM that does not fit, TRY_CAST is a fatal error in DuckDB 2.0.
+@pytest.mark.parametrize("old", [kind for kind in KINDS if kind != "BIGNUM"])
+def test_every_text_of_a_type_becomes_what_duckdb_makes_of_it(old: str, duck: duckdb.DuckDBPyConnection) -> None:
     # DuckDB reads '1.23455e4' as a DECIMAL(6,2), which it then overflows.
-    only = "WHERE t IS NULL OR NOT contains(lower(t), 'e')" if kind.startswith("DECIMAL") else ""
-    duck.execute(f"CREATE OR REPLACE TABLE sources AS SELECT DISTINCT TRY_CAST(t AS {kind}) AS v FROM texts {only}")
-
-
-@pytest.mark.parametrize("old", KINDS)
-def test_a_value_becomes_what_duckdb_makes_of_it_or_does_not_fit(
-    old: str, duck: duckdb.DuckDBPyConnection, lake_spark: Spark
-) -> None:
-    _sources(duck, old)
+    only = "WHERE t IS NULL OR NOT contains(lower(t), 'e')" if old.startswith("DECIMAL") else ""
+    duck.execute(f"CREATE OR REPLACE TABLE sources AS SELECT DISTINCT TRY_CAST(t AS {old}) AS v FROM texts {only}")
     before = _form(duck, old)
     values = _stored(duck, "SELECT v FROM sources ORDER BY rowid", before)
-    forms = {new: _form(duck, new) for new in KINDS if new != old}
-    tried = {new: fitting("v", str(leaf_name(before)), str(leaf_name(form))) for new, form in forms.items()}
-    casts = {new: text for new, text in tried.items() if text is not None}
-    if not casts:
-        assert old in ("TIMESTAMPTZ", "INTERVAL", "BIT")
-        return
-    shown = _column(duck, "SELECT v::VARCHAR FROM sources ORDER BY rowid").to_pylist()
-    for new, made in zip(casts, _by_spark(lake_spark, values, list(casts.values())), strict=True):
-        wanted = _stored(duck, f"SELECT TRY_CAST(v AS {new}) FROM sources ORDER BY rowid", forms[new])
-        pairs = list(zip(exact(made.cast(forms[new].arrow)), exact(wanted), shown, strict=True))
-        wrong = [(text, mine, theirs) for mine, theirs, text in pairs if mine is not None and mine != theirs]
-        assert not wrong, f"{old} as {new}: {wrong[:5]}"
-        assert any(mine is not None for mine, _, _ in pairs), f"{old} as {new}: nothing fits"
-
-
-PLAIN_VALUES = {
-    ("VARCHAR", "INTEGER"): (
-        "1",
-        "-1",
-        " 12 ",
-        "+7",
-        "1.5",
-        "2.5",
-        "-2.5",
-        "1e3",
-        "15e-1",
-        "1_000",
-        ".5",
-        "2147483647",
-    ),
-    ("VARCHAR", "UBIGINT"): ("18446744073709551615", "0.5", "-0"),
-    ("VARCHAR", "HUGEINT"): ("-9999999999999999999999999999999999999", "9999999999999999999999999999999999999"),
-    ("VARCHAR", "DECIMAL(20,10)"): ("1.5", " -0.00000000005 ", "1e3", "123.45678901235"),
-    ("VARCHAR", "DOUBLE"): ("1.5", "-0", "1e308", "inf", "-Infinity", "NaN", " 1e-5 ", "0.1"),
-    ("VARCHAR", "FLOAT"): ("16777217", "3.4028235e38", "1e-46"),
-    ("VARCHAR", "BOOLEAN"): ("true", "F", "yes", "0"),
-    ("VARCHAR", "DATE"): ("2024-02-29", "2024-2-9", "2024/02/29", " 2024-02-29 ", "2024-02-29 10:20:30"),
-    ("VARCHAR", "TIMESTAMP"): ("2024-02-29", "2024-02-29T10:20:30.5Z", "2024-02-29 1:2:3.1234567", "1969-12-31 10:20"),
-    ("VARCHAR", "TIMESTAMP_NS"): ("2024-02-29 10:20:30.123456789", "1969-12-31 23:59:59.999999999"),
-    ("VARCHAR", "TIMESTAMPTZ"): ("2024-02-29 10:20:30+02", "2024-02-29T10:20:30.25Z", "2024-02-29 10:20-02:30"),
-    ("VARCHAR", "TIME"): ("10:20:30", "1:2:3.5", "24:00:00"),
-    ("VARCHAR", "UUID"): (UUID, UUID.upper(), f"{{{UUID}}}", UUID.replace("-", "")),
-    ("VARCHAR", "BLOB"): ("abc", "\\xAB\\x00z", "", "a\nb"),
-    ("VARCHAR", "JSON"): ('{"a": [1, "x", null]}', " 1 ", '"é"', "null"),
-    ("DOUBLE", "VARCHAR"): ("1.5", "-0.0", "1e16", "1e15", "0.0001", "1e-5", "12345678.9", "inf", "123456789012345"),
-    ("DOUBLE", "DECIMAL(6,2)"): ("1.005", "2.675", "-0.125"),
-    ("DOUBLE", "UBIGINT"): ("18446744073709549568", "0.5", "1.5"),
-    ("HUGEINT", "BIGINT"): ("9223372036854775807", "-9223372036854775808"),
-    ("BIGINT", "UHUGEINT"): ("9223372036854775807", "0"),
-    ("HUGEINT", "VARCHAR"): ("-9999999999999999999999999999999999999", "0"),
-    ("UUID", "VARCHAR"): (UUID,),
-    ("BLOB", "VARCHAR"): ("abc'\\x00", ""),
-    ("TIMESTAMP", "TIMESTAMP_S"): ("1969-12-31 23:59:59.5", "2024-02-29 10:20:30.5", "infinity"),
-    ("TIMESTAMP", "TIME"): ("1969-12-31 23:59:59.5",),
-    ("TIMESTAMP_NS", "VARCHAR"): ("1969-12-31 23:59:59.000000001", "2024-02-29 00:00:00"),
-    ("DATE", "TIMESTAMP_NS"): ("2024-02-29", "infinity"),
-    ("TIME_NS", "TIME"): ("10:20:30.1234565",),
-}
-
-
-@pytest.mark.parametrize("old", dict.fromkeys(old for old, _ in PLAIN_VALUES))
-def test_everyday_values_fit(old: str, duck: duckdb.DuckDBPyConnection, lake_spark: Spark) -> None:
-    before, values, expressions, wanted = _form(duck, old), [], [], []
-    for new, given in ((new, given) for (kind, new), given in PLAIN_VALUES.items() if kind == old):
-        after = _form(duck, new)
-        expression = cast_expression("v", before, after)
-        assert expression is not None, new
-        duck.execute("CREATE OR REPLACE TABLE plain AS SELECT unnest(?::VARCHAR[]) AS t", [list(given)])
-        first = sum(map(len, values))
-        values.append(_stored(duck, f"SELECT t::{old} FROM plain ORDER BY rowid", before))
-        expressions.append(f"IF(n BETWEEN {first} AND {first + len(given) - 1}, {expression}, NULL)")
-        theirs = _stored(duck, f"SELECT t::{old}::{new} FROM plain ORDER BY rowid", after)
-        wanted.append((new, after, first, theirs))
-    made = _by_spark(lake_spark, pa.concat_arrays(values), expressions)
-    for mine, (new, after, first, theirs) in zip(made, wanted, strict=True):
-        assert exact(mine.slice(first, len(theirs)).cast(after.arrow)) == exact(theirs), new
-
-
-NESTED = [
-    ("[1, NULL, 300]", "INTEGER[]", "VARCHAR[]"),
-    ("[['1.5', NULL], NULL, []]", "VARCHAR[][]", "INTEGER[][]"),
-    ("[1, 2, 3]", "INTEGER[]", "BIGINT[3]"),
-    ("[1, 2, 3]", "INTEGER[3]", "DOUBLE[]"),
-    ("{'a': 1, 'b': [1.5]}", "STRUCT(a INTEGER, b DOUBLE[])", "STRUCT(b VARCHAR[], a HUGEINT, c TIME)"),
-    ("{'A': {'x': '2024-02-29'}}", "STRUCT(A STRUCT(x VARCHAR))", "STRUCT(a STRUCT(x DATE))"),
-    ("MAP {'k': 1, 'l': NULL}", "MAP(VARCHAR, INTEGER)", "MAP(VARCHAR, DECIMAL(6,2))"),
-    ("MAP {1: [TRUE]}", "MAP(INTEGER, BOOLEAN[])", "MAP(VARCHAR, INTEGER[])"),
-    ("[{'m': MAP {'k': '10:20:30'}}]", "STRUCT(m MAP(VARCHAR, VARCHAR))[]", "STRUCT(m MAP(VARCHAR, TIME))[]"),
-]
-
-
-@pytest.mark.parametrize(("value", "old", "new"), NESTED)
-def test_nested_values_are_cast_by_their_parts(
-    value: str, old: str, new: str, duck: duckdb.DuckDBPyConnection, lake_spark: Spark
-) -> None:
-    before, after = _form(duck, old), _form(duck, new)
-    expression = cast_expression("v", before, after)
-    source = f"(SELECT {value}::{old} AS v UNION ALL SELECT NULL)"
-    wanted = _stored(duck, f"SELECT v::{new} FROM {source} ORDER BY v IS NULL", after)
-    values = _stored(duck, f"SELECT v FROM {source} ORDER BY v IS NULL", before)
-    assert expression is not None
-    (made,) = _by_spark(lake_spark, values, [expression])
-    assert exact(made.cast(after.arrow)) == exact(wanted)
+    assert values.null_count < len(values), "no value of this type"
+    if old == "INTERVAL":  # the long ones do not fit Arrow's: what is stored counts
+        duck.register("kept", pa.table({"v": decode(values, before, before.told.type)}))
+        duck.execute("CREATE OR REPLACE TABLE sources AS FROM kept")
+    # All types at once, as the fields of a struct; not those of which even TRY_CAST is an error.
+    targets = [new for new in KINDS if old != "JSON" or new not in ("BIGNUM", "BIT")]
+    casts = ", ".join(f"'{at}': TRY_CAST(v AS {new})" for at, new in enumerate(targets))
+    kinds = ", ".join(f'"{at}" {new}' for at, new in enumerate(targets))
+    after = _form(duck, f"STRUCT({kinds})")
+    made = _computed(_rewrite(f"{{{casts}}}", [before], after), values)
+    wanted = _stored(duck, f"SELECT {{{casts}}} FROM sources ORDER BY rowid", after)
+    for mine, theirs, new in zip(made.flatten(), wanted.flatten(), targets, strict=True):
+        assert exact(mine) == exact(theirs), f"{old} as {new}"
 
 
 @pytest.mark.parametrize(
@@ -184,134 +89,91 @@ def test_nested_values_are_cast_by_their_parts(
         ("10000", "DOUBLE", "DECIMAL(6,2)"),
         ("-1", "BIGINT", "UBIGINT"),
         ("'x'", "VARCHAR", "INTEGER"),
-        ("'-0.4'", "VARCHAR", "UTINYINT"),
         ("'2024-02-30'", "VARCHAR", "DATE"),
         ("'1] , [2'", "VARCHAR", "JSON"),
-        ("'2024-02-29 10:20:30'", "VARCHAR", "TIMESTAMPTZ"),
         ("[1, 2]", "INTEGER[]", "INTEGER[3]"),
         ("['1', 'x']", "VARCHAR[]", "INTEGER[]"),
         ("{'a': 'x'}", "STRUCT(a VARCHAR)", "STRUCT(a INTEGER)"),
         ("MAP {'1': 1, '01': 2}", "MAP(VARCHAR, INTEGER)", "MAP(INTEGER, INTEGER)"),
+        ("true", "BOOLEAN", "DATE"),
     ],
 )
-def test_a_value_that_does_not_fit_fails(
-    value: str, old: str, new: str, duck: duckdb.DuckDBPyConnection, lake_spark: Spark
-) -> None:
-    before = _form(duck, old)
-    expression = cast_expression("v", before, _form(duck, new))
-    assert expression is not None
-    with pytest.raises(Exception, match=MISFIT):
-        _by_spark(lake_spark, _stored(duck, f"SELECT {value}::{old}", before), [expression])
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("TIMESTAMPTZ", "VARCHAR"),
-        ("TIMESTAMPTZ", "DATE"),
-        ("TIMESTAMP", "TIMESTAMPTZ"),
-        ("DATE", "TIMESTAMPTZ"),
-        ("INTEGER[]", "VARCHAR"),
-        ("VARCHAR", "INTEGER[]"),
-        ("INTEGER[2]", "INTEGER[3]"),
-        ("INTEGER[]", "UUID[]"),
-        ("STRUCT(a INTEGER)", "STRUCT(b INTEGER)"),
-        ("MAP(INTEGER, INTEGER)", "MAP(DOUBLE, INTEGER)"),
-        ("INTERVAL", "VARCHAR"),
-        ("BIT", "BLOB"),
-        ("BIGINT", "UUID"),
-        ("BOOLEAN", "DATE"),
-        ("TIME", "TIMESTAMP"),
-    ],
-)
-def test_where_the_answer_is_not_sure_there_is_no_cast(old: str, new: str, duck: duckdb.DuckDBPyConnection) -> None:
-    assert cast_expression("v", _form(duck, old), _form(duck, new)) is None
-
-
-def test_a_geometry_is_not_taken_for_its_bytes() -> None:
-    geometry, blob = stored_form(pa.field("v", pa.binary(), metadata=WKB)), stored_form(pa.field("v", pa.binary()))
-    assert cast_expression("v", geometry, blob) is None
-    lists = [stored_form(pa.field("v", pa.list_(form.told))) for form in (geometry, blob)]
-    assert cast_expression("v", *lists) is None
-
-
-@pytest.mark.parametrize(
-    ("using", "old", "new"),
-    [
-        ("CAST(v AS INTEGER)", "DOUBLE", "VARCHAR"),
-        ("v::DOUBLE::INTEGER", "VARCHAR", "BIGINT"),
-        ("CAST(v AS STRUCT(a INTEGER))", "STRUCT(a VARCHAR)", "STRUCT(a VARCHAR)"),
-        ("CAST(v AS UUID)", "VARCHAR", "VARCHAR"),
-        ("CAST(v AS HUGEINT)", "VARCHAR", "DECIMAL(38,0)"),
-        ("v", "VARCHAR", "DOUBLE"),
-        ("v AT TIME ZONE 'UTC'", "TIMESTAMP", "TIMESTAMPTZ"),
-        ("timezone('UTC', v)", "TIMESTAMPTZ", "DATE"),
-    ],
-)
-def test_a_chain_of_casts_takes_every_step(
-    using: str, old: str, new: str, duck: duckdb.DuckDBPyConnection, lake_spark: Spark
-) -> None:
-    samples = {"DOUBLE": "2.5", "STRUCT(a VARCHAR)": "{'a': ' 2.5 '}", "TIMESTAMP": "'2024-03-31 02:30:00'"}
-    value = samples.get(old, f"'{UUID.upper()}'" if "UUID" in using else "'2.5'")
-    value = "'2024-02-29 23:30:00-05'" if old == "TIMESTAMPTZ" else value
+def test_a_value_that_does_not_fit_fails(value: str, old: str, new: str, duck: duckdb.DuckDBPyConnection) -> None:
     before, after = _form(duck, old), _form(duck, new)
-    chain = chain_of(using)
-    assert chain is not None
-    expression = chain_expression("v", before, chain[1], after)
-    assert expression is not None
-    source = f"(SELECT {value}::{old} AS v)"
-    (made,) = _by_spark(lake_spark, _stored(duck, f"SELECT v FROM {source}", before), [expression])
-    wanted = _stored(duck, f"SELECT CAST({using} AS {new}) FROM {source}", after)
-    assert exact(made.cast(after.arrow)) == exact(wanted)
+    with pytest.raises(EvaluationError, match="does not fit"):
+        _computed(_rewrite("v", [before], after), _stored(duck, f"SELECT {value}::{old}", before))
 
 
-@pytest.mark.parametrize(
-    "using", ["v + 1", "TRY_CAST(v AS INTEGER)", "t.v", "timezone('Europe/Paris', v)", "v; v", "("]
-)
-def test_anything_else_is_no_chain(using: str) -> None:
-    assert chain_of(using) is None
+COLUMNS = {
+    "i": ("BIGINT", "3"),
+    "n": ("DECIMAL(6,2)", "1.25"),
+    "s": ("VARCHAR", "'Straße 7.5'"),
+    "z": ("TIMESTAMPTZ", "'2024-03-31 00:30:00+00'"),
+    "l": ("VARCHAR[]", "['b', NULL, 'a']"),
+    "u": ("UUID", "'b975e418-7a6d-4afd-b1a4-1f7174ce1805'"),
+    "h": ("HUGEINT", "-170141183460469231731687303715884105728"),
+    "m": ("MAP(UUID, TIME)", "MAP {'b975e418-7a6d-4afd-b1a4-1f7174ce1805': TIME '10:20:30'}"),
+}
+EXPRESSIONS = [
+    ("n * 1.1 + i", "DECIMAL(9,1)"),
+    ("upper(s)", "VARCHAR"),
+    ("regexp_extract(s, '[0-9.]+')", "DOUBLE"),
+    ("z AT TIME ZONE 'Europe/Paris'", "TIMESTAMP"),
+    ("z", "VARCHAR"),
+    ("list_sort(list_transform(l, lambda e: e || i))", "VARCHAR[]"),
+    ("{'k': u, 'h': [h]}", "STRUCT(k UUID, h HUGEINT[])"),
+    ("map_keys(m)[1] = u", "BOOLEAN"),
+    ("m", "VARCHAR"),
+    ("CAST(s AS ENUM('Straße 7.5'))", "VARCHAR"),
+    ("s::VARCHAR[]", "VARCHAR[]"),
+    ("to_json({'a': i})", "JSON"),
+    ("TRY(CAST(s AS INTEGER))", "INTEGER"),
+    ("NULL", "INTEGER[]"),
+    ("42", "UTINYINT"),
+]
 
 
-COLUMNS = {"i": ("BIGINT", "3"), "d": ("DOUBLE", "0.75"), "n": ("DECIMAL(6,2)", "1.25"), "s": ("VARCHAR", "'7.5'")}
-
-
-@pytest.mark.parametrize(
-    ("using", "new"),
-    [
-        ("d * 2", "INTEGER"),
-        ("n * 2", "INTEGER"),
-        ("n * 1.1", "DOUBLE"),
-        ("n + i", "DECIMAL(9,1)"),
-        ("i * 2", "HUGEINT"),
-        ("i * 2", "VARCHAR"),
-        ("d + i", "VARCHAR"),
-        ("d * i", "DECIMAL(6,1)"),
-        ("s || '5'", "INTEGER"),
-        ("concat('2024-01-0', i)", "DATE"),
-        ("CASE WHEN d > 0.5 THEN n END", "TINYINT"),
-        ("i > 2", "VARCHAR"),
-        ("coalesce(NULL, s)", "DECIMAL(6,1)"),
-        ("NULL", "INTEGER[]"),
-    ],
-)
-def test_what_using_gives_is_cast_from_its_own_type(
-    using: str, new: str, duck: duckdb.DuckDBPyConnection, lake_spark: Spark
-) -> None:
-    rows = duck.sql("SELECT " + ", ".join(f"{value}::{kind} AS {name}" for name, (kind, value) in COLUMNS.items()))
-    data, after = rows.to_arrow_table(), _form(duck, new)
-    duck.register("data", data)
-    expression, kind = translate_expression(using, [NamedType(field.name, field.type) for field in data.schema])
-    made = None if kind is None else cast_result(expression, kind, after)
-    assert made is not None
+def test_spark_computes_any_expression_as_duckdb_does(duck: duckdb.DuckDBPyConnection, lake_spark: Spark) -> None:
+    forms = [stored_form(pa.field(name, _form(duck, kind).told.type)) for name, (kind, _) in COLUMNS.items()]
+    row = ", ".join(f"{value}::{kind} AS {name}" for name, (kind, value) in COLUMNS.items())
+    source = f"(SELECT {row} UNION ALL SELECT {', '.join('NULL' for _ in COLUMNS)})"
+    data = pa.table({form.name: _stored(duck, f"SELECT {form.name} FROM {source}", form) for form in forms})
+    results = [_form(duck, kind) for _, kind in EXPRESSIONS]
+    rewrites = [_rewrite(text, forms, new) for (text, _), new in zip(EXPRESSIONS, results, strict=True)]
     with lake_spark.session(Profile.LATENCY) as session:
-        found = session.createDataFrame(data).selectExpr(f"{made} AS c").toArrow().column(0)
-    wanted = _stored(duck, f"SELECT CAST({using} AS {new}) FROM data", after)
-    assert exact(pa.concat_arrays(found.chunks).cast(after.arrow)) == exact(wanted)
+        frame = session.createDataFrame(data).coalesce(1)
+        made = frame.select(*(new_values(each).alias(f"c{at}") for at, each in enumerate(rewrites))).toArrow()
+    for column, form, (text, kind) in zip(made.columns, results, EXPRESSIONS, strict=True):
+        wanted = _stored(duck, f"SELECT CAST({text} AS {kind}) FROM {source}", form)
+        assert exact(column.combine_chunks().cast(form.arrow)) == exact(wanted), text
 
 
-def test_a_type_that_is_not_known_is_no_text(duck: duckdb.DuckDBPyConnection) -> None:
-    text = _form(duck, "VARCHAR")
-    for using in ("CAST(v AS mood)", "CAST(v AS ENUM('a', 'b'))"):
-        chain = chain_of(using)
-        assert chain is not None
-        assert chain_expression("v", text, chain[1], text) is None
+def test_values_of_every_type_go_through_spark_unharmed(lake_spark: Spark) -> None:
+    """To DuckDB and back: the column itself, of every type, with the values worth trying."""
+    kinds = [kind for kind in (*TYPED, *NESTED) if "INTERVAL" not in kind.text]  # DuckDB has no nanoseconds there
+    forms = [stored_form(kind.field(f"c{at}")) for at, kind in enumerate(kinds)]
+    longest = max(len(kind.samples) for kind in kinds)
+    columns = []
+    for kind, form in zip(kinds, forms, strict=True):
+        values = [*kind.samples, *[None] * (longest - len(kind.samples))]
+        columns.append(encode(array_of(kind, values), form))
+    data = pa.table(columns, names=[form.name for form in forms])
+    rewrites = [_rewrite(form.name, [form], form) for form in forms]
+    with lake_spark.session(Profile.LATENCY) as session:
+        frame = session.createDataFrame(data).coalesce(1)
+        made = frame.select(*(new_values(each).alias(each.column) for each in rewrites)).toArrow()
+    for kind, form in zip(kinds, forms, strict=True):
+        found, given = (table.column(form.name).combine_chunks() for table in (made, data))
+        assert exact(found.cast(form.arrow)) == exact(given), kind.text
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("1 // (id - 7) + CAST('x' || id AS INTEGER)", "does not fit"), ("list_sum(range(5_000_000_000 + id))", "memory")],
+)
+def test_what_fails_in_a_worker_is_an_error_of_the_request(text: str, why: str, lake_spark: Spark) -> None:
+    form = stored_form(pa.field("id", pa.int64()))
+    values = new_values(_rewrite(text, [form], form))
+    refused = pytest.raises(RequestError, match=f"column 'c' .*{why}")
+    with lake_spark.session(Profile.LATENCY) as session, refused, naming("c"):
+        session.range(3).select(values).collect()

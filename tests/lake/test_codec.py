@@ -39,9 +39,9 @@ def assert_round_trip(sent: pa.Array, field: pa.Field) -> None:
     stored = encode(sent, form)
     stored.validate(full=True)
     assert stored.type == form.arrow
-    told = decode(stored, form, form.told.type)
+    told = decode(stored, form, form.declared.type)
     told.validate(full=True)
-    assert told.type == form.told.type
+    assert told.type == form.declared.type
     assert exact(told) == exact(sent)
 
 
@@ -76,7 +76,7 @@ UPLOADS = [
 def test_what_the_real_client_transmits_comes_back(upload: pa.Table) -> None:
     sent, field = upload.column(0).combine_chunks(), upload.schema.field(0)
     form = stored_form(field)
-    assert exact(decode(encode(sent, form), form, form.told.type)) == exact(_as_one_type(sent))
+    assert exact(decode(encode(sent, form), form, form.declared.type)) == exact(_as_one_type(sent))
 
 
 def _as_one_type(array: pa.Array) -> pa.Array:
@@ -101,7 +101,7 @@ def _as_one_type(array: pa.Array) -> pa.Array:
 )
 def test_a_column_takes_what_clients_in_default_mode_write_for_it(text: str, upload: pa.Array) -> None:
     form = stored_form(BY_TEXT[text].field("c"))
-    told = decode(encode(upload, form), form, form.told.type)
+    told = decode(encode(upload, form), form, form.declared.type)
     assert told.is_null().to_pylist() == [False, True]
     assert (
         exact(told)[0]
@@ -122,7 +122,7 @@ def test_a_wide_integer_written_into_a_decimal_keeps_all_its_digits(number: int)
     raw = number.to_bytes(16, "little")
     upload = pa.Array.from_buffers(pa.decimal128(38, 0), 1, [None, pa.py_buffer(raw)])
     form = stored_form(BY_TEXT["UHUGEINT"].field("c"))
-    assert exact(decode(encode(upload, form), form, form.told.type)) == [raw]
+    assert exact(decode(encode(upload, form), form, form.declared.type)) == [raw]
 
 
 def test_stored_wide_integers_sort_like_the_numbers() -> None:
@@ -201,7 +201,7 @@ def test_a_type_that_delta_cannot_keep_is_refused_with_column_and_type(kind: pa.
 def test_an_annotation_that_no_longer_fits_says_nothing() -> None:
     for metadata in ({ANNOTATION_KEY: '"uuid"'}, {ANNOTATION_KEY: "{broken"}, {ANNOTATION_KEY: '{"length": 3}'}):
         form = form_of("c", "long", metadata)
-        assert (form.is_plain, form.annotation, form.told.type) == (True, None, pa.int64())
+        assert (form.is_plain, form.annotation, form.declared.type) == (True, None, pa.int64())
 
 
 def test_checks_are_told_only_where_stored_values_say_the_same() -> None:
@@ -221,7 +221,7 @@ def test_checks_are_told_only_where_stored_values_say_the_same() -> None:
 def test_an_annotation_that_others_wrote_does_no_harm(written: str) -> None:
     form = form_of("c", {"type": "array", "elementType": "long", "containsNull": True}, {ANNOTATION_KEY: written})
     assert form.is_plain
-    assert form.told.type == pa.list_(pa.field("element", pa.int64()))
+    assert form.declared.type == pa.list_(pa.field("element", pa.int64()))
 
 
 @pytest.mark.parametrize(
@@ -237,4 +237,4 @@ def test_an_annotation_that_others_wrote_does_no_harm(written: str) -> None:
 def test_a_stored_value_that_others_broke_is_told_with_its_column(text: str, stored: object) -> None:
     form = stored_form(kind_named(text).field("c"))
     with pytest.raises(PreconditionError, match=r"column 'c' holds a value that is no"):
-        decode(pa.array([stored], form.arrow), form, form.told.type)
+        decode(pa.array([stored], form.arrow), form, form.declared.type)

@@ -17,7 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 from gateway.catalog.editing import Editor
 from gateway.catalog.registry import Catalog
 from gateway.errors import GatewayError, NotFoundError, PreconditionError, RequestError, UnavailableError
-from gateway.lake.ddl.warehouse import EditableWarehouse
+from gateway.lake.ddl.editable_warehouse import EditableWarehouse
 from gateway.lake.delta_table import DeltaTable as ServedTable
 from gateway.lake.delta_table import TableTools
 from gateway.lake.reading.reader import Readers

@@ -22,7 +22,7 @@ from gateway.errors import (
 )
 from gateway.lake.adopting.automatic import Numbering
 from gateway.lake.commits import landing
-from gateway.lake.commits.landing import Landing
+from gateway.lake.commits.landing import NOTE, Landing
 from gateway.lake.delta_table import DeltaTable
 from gateway.lake.spark.engine import Spark
 from gateway.lake.writing import merge
@@ -110,11 +110,11 @@ class Faults:
         def commit(own: Landing, kind: Any, head: Any, note: Any, profile: Any, make: Callable[[Any], Any]) -> Any:
             def make_late() -> None:
                 with own.spark.session(profile) as session:
-                    session.conf.set(landing._NOTE, note.encode())
+                    session.conf.set(NOTE, note.encode())
                     try:
                         make(session)
                     finally:
-                        session.conf.unset(landing._NOTE)
+                        session.conf.unset(NOTE)
 
             def spoiled(session: Any) -> Any:
                 self.tries += 1

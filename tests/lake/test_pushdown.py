@@ -27,13 +27,14 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.lake.pushdown.datafusion import DataFusion
-from gateway.lake.pushdown.spark import Spark as SparkWords
+from gateway.lake.pushdown.datafusion import DataFusionDialect
+from gateway.lake.pushdown.spark import SparkDialect
 from gateway.lake.pushdown.translation import MOST, Binding, Bindings, Engine, Translation, conditions_of, translate
+from gateway.wire.filter_parser import Filters, parse_filters
 from gateway.wire.filter_tree import (
     And,
     Case,
-    Column,
+    ColumnRef,
     Comparison,
     Constant,
     Expression,
@@ -45,7 +46,6 @@ from gateway.wire.filter_tree import (
     TypeId,
     ValueType,
 )
-from gateway.wire.filters import Filters, parse_filters
 from tests.captures import VECTORS, filters
 
 
@@ -53,7 +53,7 @@ def in_words_of(engine: Engine[Any], conjuncts: Sequence[Any], bindings: Binding
     return translate(engine, conditions_of(conjuncts, bindings))
 
 
-to_datafusion, to_spark = partial(in_words_of, DataFusion()), partial(in_words_of, SparkWords())
+to_datafusion, to_spark = partial(in_words_of, DataFusionDialect()), partial(in_words_of, SparkDialect())
 
 BIGINT, VARCHAR, BOOLEAN = ValueType(TypeId.BIGINT), ValueType(TypeId.VARCHAR), ValueType(TypeId.BOOLEAN)
 
@@ -260,7 +260,7 @@ def test_names_and_texts_of_the_client_stay_inside_quotes(tmp_path: Path) -> Non
     name, value = 'a" OR 1=1 --', "'; x' OR '1'='1"
     table = pa.table({"_rowid": [1, 2], name: [value, "b"]})
     write_deltalake(str(tmp_path / "t"), table)
-    conjunct = Comparison(Operator.EQUAL, Column(name, VARCHAR), Constant(VARCHAR, value))
+    conjunct = Comparison(Operator.EQUAL, ColumnRef(name, VARCHAR), Constant(VARCHAR, value))
     translation = to_datafusion([conjunct], bindings_of(table.schema))
     assert Direct(tmp_path / "t").rowids(translation.predicate) == {1}
 
@@ -268,7 +268,7 @@ def test_names_and_texts_of_the_client_stay_inside_quotes(tmp_path: Path) -> Non
 def test_names_match_exactly_and_then_in_any_case() -> None:
     both = Bindings({"A": Binding("stored_A", pa.int64()), "a": Binding("stored_a", pa.int64())})
     one = Bindings({"A": Binding("stored_A", pa.int64())})
-    conjunct = Comparison(Operator.EQUAL, Column("a", BIGINT), Constant(BIGINT, 1))
+    conjunct = Comparison(Operator.EQUAL, ColumnRef("a", BIGINT), Constant(BIGINT, 1))
     assert to_datafusion([conjunct], both).predicate == """("stored_a" = CAST('1' AS BIGINT))"""
     assert to_datafusion([conjunct], one).predicate == """("stored_A" = CAST('1' AS BIGINT))"""
     assert to_datafusion([conjunct], Bindings({})) == Translation(None, pushed=0, dropped=1)
@@ -276,7 +276,7 @@ def test_names_match_exactly_and_then_in_any_case() -> None:
 
 def test_a_column_stored_otherwise_than_declared_is_only_tested_for_null() -> None:
     bindings = Bindings({"h": Binding("h", pa.binary())})
-    column = Column("h", ValueType(TypeId.HUGEINT))
+    column = ColumnRef("h", ValueType(TypeId.HUGEINT))
     compared = Comparison(Operator.EQUAL, column, Constant(ValueType(TypeId.HUGEINT), 1))
     null = Comparison(Operator.NOT_DISTINCT, column, Constant(ValueType(TypeId.HUGEINT), None))
     assert to_datafusion([compared, null], bindings) == Translation('("h" IS NULL)', pushed=1, dropped=1)
@@ -311,7 +311,7 @@ def sorted_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def typed(name: str, value: int) -> tuple[Column, Constant]:
+def typed(name: str, value: int) -> tuple[ColumnRef, Constant]:
     """A column of the sorted table and its value in the row with this id."""
     day = 18262 + value
     types: dict[str, tuple[ValueType, Any]] = {
@@ -328,7 +328,7 @@ def typed(name: str, value: int) -> tuple[Column, Constant]:
         "tz": (ValueType(TypeId.TIMESTAMPTZ), day * 86_400_000_000),
     }
     type_, stored = types[name]
-    return Column(name, type_), Constant(type_, stored)
+    return ColumnRef(name, type_), Constant(type_, stored)
 
 
 def sorted_bindings(path: Path) -> Bindings:
@@ -392,7 +392,7 @@ def _files_planned(rows: Any) -> int:
 def chain(count: int) -> Expression:
     parts = []
     for index in range(count):
-        column = Column(f"c{index % 7}", BIGINT)
+        column = ColumnRef(f"c{index % 7}", BIGINT)
         parts.append(Comparison(Operator.GREATER, column, Constant(BIGINT, index)))
     return Or(tuple(parts))
 
@@ -407,7 +407,7 @@ def test_a_chain_of_thousands_is_dropped() -> None:
 
 
 def test_equalities_of_one_column_are_a_list_however_many() -> None:
-    column = Column("c0", BIGINT)
+    column = ColumnRef("c0", BIGINT)
     equalities = tuple(Comparison(Operator.EQUAL, column, Constant(BIGINT, value)) for value in range(5_000))
     for expression in (Or(equalities), Not(Or(equalities))):
         translation = to_datafusion([expression], WIDE)
@@ -416,10 +416,10 @@ def test_equalities_of_one_column_are_a_list_however_many() -> None:
 
 
 def test_nesting_beyond_the_parsers_limit_is_dropped() -> None:
-    expression: Expression = Comparison(Operator.GREATER, Column("c0", BIGINT), Constant(BIGINT, 0))
+    expression: Expression = Comparison(Operator.GREATER, ColumnRef("c0", BIGINT), Constant(BIGINT, 0))
     depths = {}
     for depth in range(1, 60):
-        other = Comparison(Operator.LESS, Column(f"c{depth % 7}", BIGINT), Constant(BIGINT, depth))
+        other = Comparison(Operator.LESS, ColumnRef(f"c{depth % 7}", BIGINT), Constant(BIGINT, depth))
         expression = (Or if depth % 2 else And)((expression, other))
         depths[depth] = to_datafusion([expression], WIDE).pushed
     assert depths[20] == 1
@@ -427,7 +427,7 @@ def test_nesting_beyond_the_parsers_limit_is_dropped() -> None:
 
 
 def test_a_small_filter_that_multiplies_out_is_dropped_in_time() -> None:
-    flag = Column("b", BOOLEAN)
+    flag = ColumnRef("b", BOOLEAN)
     expression: Expression = flag
     for _ in range(60):
         expression = Comparison(Operator.EQUAL, Not(expression), Not(expression))
@@ -440,7 +440,7 @@ def test_a_small_filter_that_multiplies_out_is_dropped_in_time() -> None:
 
 
 def test_long_lists_keep_spark_quick(quick_spark: Any) -> None:
-    column = Column("c0", BIGINT)
+    column = ColumnRef("c0", BIGINT)
     items = tuple(Constant(BIGINT, value) for value in range(10_000))
     inside, outside = (to_spark([In(column, items, negated=negated)], WIDE).predicate for negated in (False, True))
     assert "9999" in str(inside)
@@ -507,7 +507,7 @@ def _decimal(unscaled: int, scale: int) -> Decimal:
 
 def odd_filters() -> Iterator[tuple[Expression, set[int]]]:
     for name, (_, declared, values) in ODD.items():
-        column = Column(name, declared)
+        column = ColumnRef(name, declared)
         for value in values:
             for operator, holds in OPERATORS.items():
                 expected = {row for row, other in enumerate(values) if holds(_ordered(other), _ordered(value))}
@@ -536,7 +536,7 @@ def test_no_row_is_lost_to_statistics_that_are_a_little_off(odd_table: Path) -> 
 def test_no_value_is_taken_from_statistics(tmp_path: Path) -> None:
     # In the log this file's column is 1.5 from minimum to maximum.
     write_deltalake(str(tmp_path / "t"), pa.table({"_rowid": [0, 1], "db": [1.5, math.nan]}))
-    column = Column("db", ValueType(TypeId.DOUBLE))
+    column = ColumnRef("db", ValueType(TypeId.DOUBLE))
     conjuncts = [
         Comparison(Operator.LESS_EQUAL, column, Constant(column.type, math.nan)),
         IsNull(column, negated=True),

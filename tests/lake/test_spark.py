@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import UnavailableError
-from gateway.lake.spark.engine import Profile, Spark, State
+from gateway.lake.spark.engine import Profile, Spark, SparkState
 from gateway.lake.sql.quoting import quoted, table_at
 from gateway.settings import SparkSettings
 
 LIFE_AND_DEATH = """
 import os, signal, sys, time
 from pyspark import SparkContext
-from gateway.lake.spark.engine import Profile, Spark, State
+from gateway.lake.spark.engine import Profile, Spark, SparkState
 from gateway.settings import LogSettings, SparkSettings
 from gateway.telemetry.logging import configure_logging
 
@@ -30,7 +30,7 @@ spark.wait_ready(240)
 first = SparkContext._gateway.proc.pid
 os.kill(first, signal.SIGKILL)
 deadline = time.monotonic() + 240
-while SparkContext._gateway is None or SparkContext._gateway.proc.pid == first or spark.state is not State.READY:
+while SparkContext._gateway is None or SparkContext._gateway.proc.pid == first or spark.state is not SparkState.READY:
     assert time.monotonic() < deadline, "Spark did not come back"
     time.sleep(0.1)
 with spark.session(Profile.LATENCY) as session:
@@ -63,7 +63,7 @@ def test_two_borrowers_never_share_a_session_and_sessions_are_reused(lake_spark:
 def test_a_switched_off_spark_says_so() -> None:
     spark = Spark(SparkSettings(enabled=False))
     spark.start()
-    assert spark.state is State.OFF
+    assert spark.state is SparkState.OFF
     with pytest.raises(UnavailableError, match="Spark is switched off"), spark.session(Profile.SCAN):
         pass
     with pytest.raises(UnavailableError, match="Spark is switched off"):
@@ -73,7 +73,7 @@ def test_a_switched_off_spark_says_so() -> None:
 def test_a_spark_that_cannot_start_says_why_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DELTAPORT_JARS_DIR", str(tmp_path / "none"))
     failed = threading.Event()
-    spark = Spark(SparkSettings(), lambda state: failed.set() if state is State.FAILED else None)
+    spark = Spark(SparkSettings(), lambda state: failed.set() if state is SparkState.FAILED else None)
     spark.start()
     assert failed.wait(60)
     assert "deltaport fetch-jars" in spark.reason

@@ -16,7 +16,7 @@ from gateway.lake.spark.engine import Spark
 from gateway.lake.values.types import ANNOTATION_KEY, stored_form
 from gateway.lake.writing import writer
 from gateway.ops.lifecycle import Gateway
-from gateway.wire.filter_tree import Column, Comparison, Constant, Operator, TypeId, ValueType
+from gateway.wire.filter_tree import ColumnRef, Comparison, Constant, Operator, TypeId, ValueType
 from tests.airport import AirportClient
 from tests.airport.arrow_types import duckdb_type
 from tests.airport.exchange import upload_schema
@@ -191,7 +191,7 @@ def test_filters_are_pushed_down_and_find_their_rows(everything: Everything, lak
             wanted = constant(kind, kind.samples[row])
             if wanted is not None:
                 operators = (Operator.EQUAL, Operator.LESS_EQUAL, Operator.GREATER_EQUAL)
-                conjuncts += [Comparison(operators[row], Column(name, wanted.type), wanted)]
+                conjuncts += [Comparison(operators[row], ColumnRef(name, wanted.type), wanted)]
         result = read(snapshot, ["k"], conjuncts=tuple(conjuncts))
         assert row in result.table.column("k").to_pylist()
         assert result.report.filters_dropped == 0
@@ -206,7 +206,7 @@ def test_filters_on_fields_of_structs_are_pushed_down(everything: Everything, la
     for member, text in (("u", "UUID"), ("h", "HUGEINT")):
         wanted = constant(BY_TEXT[text], BY_TEXT[text].samples[0])
         assert wanted is not None
-        conjuncts.append(Comparison(Operator.EQUAL, Column(name, wanted.type, (member,)), wanted))
+        conjuncts.append(Comparison(Operator.EQUAL, ColumnRef(name, wanted.type, (member,)), wanted))
     result = read(snapshot, ["k"], conjuncts=tuple(conjuncts))
     assert result.report.filters_dropped == 0
     assert 1 in result.column("k")
@@ -222,7 +222,7 @@ def test_each_value_worth_trying_is_found_by_its_filter(everything: Everything, 
         if (wanted := constant(kind, value)) is None:
             continue
         for operator in (Operator.EQUAL, Operator.LESS_EQUAL, Operator.GREATER_EQUAL):
-            result = read(snapshot, ["k"], conjuncts=(Comparison(operator, Column(name, wanted.type), wanted),))
+            result = read(snapshot, ["k"], conjuncts=(Comparison(operator, ColumnRef(name, wanted.type), wanted),))
             assert row in result.column("k")
             if operator is Operator.EQUAL and not result.report.filters_dropped and value != 0:
                 assert result.column("k") == [place for place, other in enumerate(stored) if other == stored[row]]

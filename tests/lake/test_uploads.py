@@ -22,8 +22,8 @@ from gateway.lake.tables.internal_names import POSITION, ROWID_FIELD
 from gateway.lake.tables.schemas import Column, TableSchema
 from gateway.lake.values.types import stored_form
 from gateway.lake.writing.change_sets import last_of_each
+from gateway.lake.writing.conversion import convert, plan_upload
 from gateway.lake.writing.staging import StagedRows, StagingFolder
-from gateway.lake.writing.uploads import convert, plan_upload
 from gateway.settings import StagingSettings
 
 

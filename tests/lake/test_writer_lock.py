@@ -14,7 +14,7 @@ from pyarrow import flight
 
 from gateway.errors import UnavailableError
 from gateway.lake.commits.writer_lock import LOCK_FILE, UNGUARDED, WriterLock, WriterLocks
-from gateway.lake.spark.engine import Spark, State
+from gateway.lake.spark.engine import Spark, SparkState
 from gateway.lake.tables.storage import Folder
 from gateway.ops.lifecycle import Gateway
 from gateway.settings import SparkSettings
@@ -98,7 +98,7 @@ def test_a_gateway_without_the_lock_serves_reads_refuses_uploads_and_takes_over(
             with pytest.raises(flight.FlightUnavailableError, match="another gateway writes this warehouse"):
                 client.insert("demo", "n", new)
             assert client.scan("demo", "n").num_rows == 1
-        assert lake_spark.state is State.READY
+        assert lake_spark.state is SparkState.READY
         ready, details = gateway.readiness()
         assert (ready, details["writes"]) == (True, "read-only: another gateway writes this warehouse")
         assert details["read_only_catalogs"] == ["lake"]

@@ -21,8 +21,8 @@ from gateway.errors import (
 )
 from gateway.settings import TransactionSettings
 from gateway.transactions.manager import TransactionManager
-from gateway.transactions.records import Ending, RunningStatement, Status
-from gateway.transactions.state import State
+from gateway.transactions.records import Ending, RunningStatement, TransactionStatus
+from gateway.transactions.state import TransactionState
 
 SOMEBODY = Owner("session", "ada")
 FOREIGN = ["tx-e245e68c", "", "-", "a-b-c", "x" * 5000, "\ud800", "1-2-é"]
@@ -59,7 +59,7 @@ def at(version: int) -> Callable[[], Snapshot]:
 
 
 def reads(manager: TransactionManager, transaction: str | None, newest: int, table: str = "t") -> int:
-    return manager.touch(transaction, table, at(newest)).read_version
+    return manager.pin(transaction, table, at(newest)).read_version
 
 
 def opens(
@@ -92,10 +92,10 @@ def test_a_transaction_reads_the_version_it_met_first(manager: TransactionManage
 
 def test_the_read_version_moves_to_own_writes_and_the_base_never(manager: TransactionManager) -> None:
     identity = manager.begin()
-    manager.touch(identity, "t", at(5))
+    manager.pin(identity, "t", at(5))
     manager.wrote(identity, "t", 8, (10, 19))
-    manager.wrote(identity, "t", 7, (0, 9))  # two statements at once may be told in any order
-    view = manager.touch(identity, "t", at(20))
+    manager.wrote(identity, "t", 7, (0, 9))  # two statements at once may be reported in any order
+    view = manager.pin(identity, "t", at(20))
     assert (view.base, view.read_version) == (5, 8)
     assert view.own == (OwnWrite(8, (10, 19)), OwnWrite(7, (0, 9)))
 
@@ -103,29 +103,29 @@ def test_the_read_version_moves_to_own_writes_and_the_base_never(manager: Transa
 def test_a_table_that_was_written_before_it_was_read_has_the_write_as_its_base(manager: TransactionManager) -> None:
     identity = manager.begin()
     manager.wrote(identity, "t", 8, (10, 19))
-    view = manager.touch(identity, "t", at(20))
+    view = manager.pin(identity, "t", at(20))
     assert (view.base, view.read_version, view.own) == (8, 8, (OwnWrite(8, (10, 19)),))
 
 
 def test_a_statement_that_changed_nothing_moves_nothing(manager: TransactionManager) -> None:
     identity = manager.begin()
-    manager.touch(identity, "t", at(5))
+    manager.pin(identity, "t", at(5))
     manager.wrote(identity, "t", None)
-    assert manager.touch(identity, "t", at(9)).own == ()
-    assert manager.status(identity) == Status(State.COMMITTED)
+    assert manager.pin(identity, "t", at(9)).own == ()
+    assert manager.status(identity) == TransactionStatus(TransactionState.COMMITTED)
 
 
 def test_an_alter_counts_for_the_transactions_in_which_its_session_met_the_table(manager: TransactionManager) -> None:
     mine, theirs, elsewhere = (manager.begin() for _ in range(3))
-    manager.touch(mine, "t", at(5), SOMEBODY)
-    manager.touch(theirs, "t", at(5), Owner("another session", "ada"))
-    manager.touch(elsewhere, "u", at(5), SOMEBODY)
+    manager.pin(mine, "t", at(5), SOMEBODY)
+    manager.pin(theirs, "t", at(5), Owner("another session", "ada"))
+    manager.pin(elsewhere, "u", at(5), SOMEBODY)
     manager.altered(SOMEBODY, "t", 6)
     manager.altered(Owner(None, "ada"), "t", 7)
-    assert manager.touch(mine, "t", at(9)).altered == (6,)
-    assert (manager.touch(mine, "t", at(9)).base, manager.touch(mine, "t", at(9)).read_version) == (5, 5)
-    assert manager.touch(theirs, "t", at(9)).altered == ()
-    assert manager.touch(elsewhere, "t", at(9)).altered == (), "it met the table afterwards"
+    assert manager.pin(mine, "t", at(9)).altered == (6,)
+    assert (manager.pin(mine, "t", at(9)).base, manager.pin(mine, "t", at(9)).read_version) == (5, 5)
+    assert manager.pin(theirs, "t", at(9)).altered == ()
+    assert manager.pin(elsewhere, "t", at(9)).altered == (), "it read the table afterwards"
 
 
 def test_two_first_touches_at_once_get_one_base(manager: TransactionManager) -> None:
@@ -137,7 +137,7 @@ def test_two_first_touches_at_once_get_one_base(manager: TransactionManager) -> 
             barrier.wait(20)
             return Snapshot(version)
 
-        found.append(manager.touch(identity, "t", newest))
+        found.append(manager.pin(identity, "t", newest))
 
     threads = [threading.Thread(target=touch, args=(version,)) for version in (1, 2)]
     for thread in threads:
@@ -175,7 +175,7 @@ def test_transactions_that_are_opened_and_never_used_cost_nothing() -> None:
     assert len(set(issued)) == 100_000
     assert len(manager) == 0
     opens(manager, issued[0])  # the oldest of them can still be used
-    assert manager.status(issued[0]) == Status(State.ACTIVE)
+    assert manager.status(issued[0]) == TransactionStatus(TransactionState.ACTIVE)
 
 
 def test_an_idle_transaction_reads_anew_and_changes_nothing(manager: TransactionManager, clock: Clock) -> None:
@@ -232,10 +232,13 @@ def test_when_all_have_written_the_longest_unused_goes(manager: TransactionManag
 
 def test_a_transaction_is_committed_by_its_first_write_and_aborted_by_a_failure(manager: TransactionManager) -> None:
     wrote, failed = manager.begin(), manager.begin()
-    assert manager.status(wrote) == Status(State.ACTIVE)
+    assert manager.status(wrote) == TransactionStatus(TransactionState.ACTIVE)
     manager.wrote(wrote, "t", 7)
     manager.failed(failed)
-    assert (manager.status(wrote), manager.status(failed)) == (Status(State.COMMITTED), Status(State.ABORTED))
+    assert (manager.status(wrote), manager.status(failed)) == (
+        TransactionStatus(TransactionState.COMMITTED),
+        TransactionStatus(TransactionState.ABORTED),
+    )
 
 
 def test_a_begin_block_goes_on_after_its_first_write_and_a_contract_transaction_does_not(
@@ -259,7 +262,7 @@ def test_a_manual_transaction_takes_statements_until_it_is_ended(manager: Transa
         manager.failed(identity)
         manager.wrote(identity, "t", 1)
         manager.end_statement(opens(manager, identity, once=True), Ending.DONE)
-        assert manager.status(identity) == Status(State.ACTIVE)
+        assert manager.status(identity) == TransactionStatus(TransactionState.ACTIVE)
         end(identity)
         for once in (True, False):
             with pytest.raises(PreconditionError, match=rf"is not active \(state: {state}\)$"):
@@ -276,15 +279,15 @@ def test_an_aborted_transaction_takes_no_more_statements(manager: TransactionMan
 def test_commit_and_rollback_may_be_said_again(manager: TransactionManager) -> None:
     committed, rolled_back = manager.begin(), manager.begin()
     for _ in range(2):
-        assert manager.commit(committed) is State.COMMITTED
-        assert manager.rollback(rolled_back, never) == Status(State.ABORTED)
+        assert manager.commit(committed) is TransactionState.COMMITTED
+        assert manager.rollback(rolled_back, never) == TransactionStatus(TransactionState.ABORTED)
     with pytest.raises(PreconditionError, match=r"is not active \(state: aborted\)$"):
         manager.commit(rolled_back)
 
 
 def test_a_rollback_takes_back_each_table_once(manager: TransactionManager) -> None:
     identity = manager.begin()
-    manager.touch(identity, "read", at(1))
+    manager.pin(identity, "read", at(1))
     for table, version in (("t", 3), ("t", 5), ("u", 4)):
         manager.wrote(identity, table, version)
     asked: list[Hashable] = []
@@ -297,12 +300,12 @@ def test_a_rollback_takes_back_each_table_once(manager: TransactionManager) -> N
 
     with pytest.raises(ConflictError):
         manager.rollback(identity, undo)
-    done = Status(State.COMMITTED, {"t": Undone(1, 10), "u": Undone(3, 10)})
+    done = TransactionStatus(TransactionState.COMMITTED, {"t": Undone(1, 10), "u": Undone(3, 10)})
     assert manager.rollback(identity, undo) == done
     assert manager.rollback(identity, never) == done
     assert manager.status(identity) == done
     assert asked == ["t", "u", "u"]
-    assert reads(manager, identity, 99) == 10  # it sees the table without what was taken back
+    assert reads(manager, identity, 99) == 10  # it sees the table without what was undone
     with pytest.raises(PreconditionError, match=r"is not active \(state: committed\)$"):
         opens(manager, identity)
 
@@ -312,9 +315,9 @@ def test_one_rollback_runs_at_a_time(manager: TransactionManager) -> None:
     manager.wrote(identity, "t", 3)
 
     def undo(_table: Hashable, _footprint: Footprint) -> Undone:
-        with pytest.raises(UnavailableError, match="is being taken back; try again"):
+        with pytest.raises(UnavailableError, match="is being rolled back; try again"):
             manager.rollback(identity, never)
-        with pytest.raises(UnavailableError, match="is being taken back; try again"):
+        with pytest.raises(UnavailableError, match="is being rolled back; try again"):
             manager.commit(identity)
         with pytest.raises(PreconditionError, match="is being rolled back"):
             opens(manager, identity)
@@ -333,7 +336,9 @@ def test_of_a_statement_whose_outcome_is_unclear_the_log_tells(clock: Clock, lan
     manager.begin_commit(statement)
     manager.end_statement(statement, Ending.UNKNOWN)
     manager.failed(identity)  # what fails beside it must not hide that it may have been written
-    assert manager.status(identity) == Status(State.COMMITTED if landed else State.ACTIVE)
+    assert manager.status(identity) == TransactionStatus(
+        TransactionState.COMMITTED if landed else TransactionState.ACTIVE
+    )
     with pytest.raises(PreconditionError, match="of which it is not known whether it was written"):
         opens(manager, identity, once=True)
     asked: list[Footprint] = []
@@ -347,8 +352,12 @@ def test_of_a_statement_whose_outcome_is_unclear_the_log_tells(clock: Clock, lan
 
     with pytest.raises(UnavailableError):
         manager.rollback(identity, undo)
-    told = Status(State.COMMITTED, {"t": Undone(1, 9)}) if landed else Status(State.ABORTED)
-    assert manager.rollback(identity, undo) == manager.rollback(identity, never) == told
+    final = (
+        TransactionStatus(TransactionState.COMMITTED, {"t": Undone(1, 9)})
+        if landed
+        else TransactionStatus(TransactionState.ABORTED)
+    )
+    assert manager.rollback(identity, undo) == manager.rollback(identity, never) == final
     assert asked == [Footprint(3, frozenset(), "t")] * 2
 
 
@@ -378,7 +387,7 @@ def test_the_last_writing_transaction_of_a_session_is_its_own(clock: Clock) -> N
 
 
 @pytest.mark.parametrize("secret", ["s3cret", None])
-def test_after_a_restart_the_log_tells_what_was_committed(clock: Clock, secret: str | None) -> None:
+def test_after_a_restart_the_log_says_what_was_committed(clock: Clock, secret: str | None) -> None:
     settings = TransactionSettings(secret=secret)
     before = TransactionManager(settings, clock, clock)
     wrote, only_read = before.begin(), before.begin()
@@ -391,12 +400,14 @@ def test_after_a_restart_the_log_tells_what_was_committed(clock: Clock, secret: 
         return Traces(found if transaction == wrote else {})
 
     manager = TransactionManager(settings, clock, clock, find_in_log)
-    assert manager.status(wrote) == Status(State.COMMITTED, {"u": Undone(2, 5)})
+    assert manager.status(wrote) == TransactionStatus(TransactionState.COMMITTED, {"u": Undone(2, 5)})
     assert manager.status(only_read) is None
     assert asked == [(wrote, 1_000_000_000), (only_read, 1_000_000_000)]
-    assert manager.commit(wrote) is State.COMMITTED
+    assert manager.commit(wrote) is TransactionState.COMMITTED
     done = {"t": Undone(1, 9), "u": Undone(1, 9)}
-    assert manager.rollback(wrote, lambda _table, _footprint: Undone(1, 9)) == Status(State.COMMITTED, done)
+    assert manager.rollback(wrote, lambda _table, _footprint: Undone(1, 9)) == TransactionStatus(
+        TransactionState.COMMITTED, done
+    )
     for end in (manager.commit, lambda transaction: manager.rollback(transaction, never)):
         with pytest.raises(PreconditionError, match="is not known any more"):
             end(only_read)
@@ -404,8 +415,8 @@ def test_after_a_restart_the_log_tells_what_was_committed(clock: Clock, secret: 
         opens(manager, wrote)
     reads(manager, wrote, 7)  # reading makes no other transaction of it
     manager.failed(wrote)  # nor does what is refused
-    assert manager.status(wrote) == Status(State.COMMITTED, {"u": Undone(2, 5)})
-    assert manager.commit(wrote) is State.COMMITTED
+    assert manager.status(wrote) == TransactionStatus(TransactionState.COMMITTED, {"u": Undone(2, 5)})
+    assert manager.commit(wrote) is TransactionState.COMMITTED
     reads(manager, only_read, 7)
     assert manager.status(only_read) is None
     asked.clear()
@@ -427,24 +438,26 @@ def test_one_operation_is_allowed_also_to_those_who_come_at_once(manager: Transa
     with ThreadPoolExecutor(8) as threads:
         outcomes = list(threads.map(race, range(8)))
     (first,) = (each for each in outcomes if isinstance(each, RunningStatement))
-    told = f"transaction {identity} allows one operation, and one is running"
-    assert sorted(each for each in outcomes if each is not first) == [told] * 7
-    assert manager.status(identity) == Status(State.ACTIVE), "a refused statement is not the transaction's"
+    text = f"transaction {identity} allows one operation, and one is running"
+    assert sorted(each for each in outcomes if each is not first) == [text] * 7
+    assert manager.status(identity) == TransactionStatus(TransactionState.ACTIVE), (
+        "a refused statement is not the transaction's"
+    )
     manager.begin_commit(first)
     manager.wrote(identity, "t", 1)
     manager.end_statement(first, Ending.DONE)
-    assert manager.status(identity) == Status(State.COMMITTED)
+    assert manager.status(identity) == TransactionStatus(TransactionState.COMMITTED)
 
 
 def test_a_rollback_stops_what_has_not_begun_its_commit_and_does_not_wait_for_it(manager: TransactionManager) -> None:
     identity = manager.begin()
     uploading = opens(manager, identity)
-    assert manager.rollback(identity, never) == Status(State.ABORTED)
+    assert manager.rollback(identity, never) == TransactionStatus(TransactionState.ABORTED)
     assert uploading.is_stopped
     with pytest.raises(CancelledError, match="was rolled back; nothing was written"):
         manager.begin_commit(uploading)
     manager.end_statement(uploading, Ending.FAILED)
-    assert manager.status(identity) == Status(State.ABORTED)
+    assert manager.status(identity) == TransactionStatus(TransactionState.ABORTED)
 
 
 @pytest.mark.parametrize("manual", [False, True])
@@ -464,15 +477,17 @@ def test_a_rollback_waits_for_a_commit_that_has_begun_and_takes_it_back(
     with ThreadPoolExecutor(1) as threads:
         rolled_back = threads.submit(manager.rollback, identity, undo)
         wait_until(lambda: statement.is_stopped)
-        assert manager.status(identity) == Status(State.ACTIVE), "not before it is known what there is to take back"
+        assert manager.status(identity) == TransactionStatus(TransactionState.ACTIVE), (
+            "not before it is known what there is to undo"
+        )
         assert not rolled_back.done()
         if lands:
             manager.wrote(identity, "t", 7)
         manager.end_statement(statement, Ending.DONE if lands else Ending.FAILED)
         status = rolled_back.result(20)
     assert asked == ([Footprint(6, frozenset([7]), "t")] if lands else [])
-    state = State.COMMITTED if lands and not manual else State.ABORTED
-    assert status == manager.status(identity) == Status(state, {"t": Undone(1, 8)} if lands else {})
+    state = TransactionState.COMMITTED if lands and not manual else TransactionState.ABORTED
+    assert status == manager.status(identity) == TransactionStatus(state, {"t": Undone(1, 8)} if lands else {})
     assert manager.rollback(identity, never) == status
 
 
@@ -483,7 +498,7 @@ def test_a_rollback_that_waits_too_long_says_so_and_changes_nothing(clock: Clock
     manager.begin_commit(statement)
     with pytest.raises(UnavailableError, match="is being written; try again"):
         manager.rollback(identity, never)
-    assert manager.status(identity) == Status(State.ACTIVE)
+    assert manager.status(identity) == TransactionStatus(TransactionState.ACTIVE)
     manager.wrote(identity, "t", 1)
     manager.end_statement(statement, Ending.DONE)
     assert manager.rollback(identity, lambda _table, _footprint: Undone(1, 2)).undone == {"t": Undone(1, 2)}
@@ -499,7 +514,7 @@ def test_states_move_as_the_contract_draws_them_however_statements_and_rollbacks
 def meet(manager: TransactionManager, identity: str) -> None:
     """Four statements, one of which fails, a rollback and somebody who watches, all at once."""
     barrier, is_over = threading.Barrier(5), threading.Event()
-    seen, landed, undone = [State.ACTIVE], [0] * 0, [0] * 0
+    seen, landed, undone = [TransactionState.ACTIVE], [0] * 0, [0] * 0
 
     def write(number: int) -> None:
         barrier.wait(20)
@@ -522,7 +537,7 @@ def meet(manager: TransactionManager, identity: str) -> None:
         undone.extend(footprint.versions)
         return Undone(len(footprint.versions), 9)
 
-    def roll_back() -> Status:
+    def roll_back() -> TransactionStatus:
         barrier.wait(20)
         return manager.rollback(identity, undo)
 
@@ -535,16 +550,19 @@ def meet(manager: TransactionManager, identity: str) -> None:
     with ThreadPoolExecutor(6) as threads:
         watching = threads.submit(watch)
         writing = [threads.submit(write, number) for number in range(4)]
-        told = threads.submit(roll_back).result(20)
+        answered = threads.submit(roll_back).result(20)
         for each in writing:
             each.result(20)
         is_over.set()
         watching.result(20)
     final = manager.status(identity)
     assert final is not None
-    assert final.state is told.state, "what the rollback answered stays true"
+    assert final.state is answered.state, "what the rollback answered stays true"
     moves = {(one, other) for one, other in itertools.pairwise([*seen, final.state]) if one is not other}
-    assert moves <= {(State.ACTIVE, State.COMMITTED), (State.ACTIVE, State.ABORTED)}
+    assert moves <= {
+        (TransactionState.ACTIVE, TransactionState.COMMITTED),
+        (TransactionState.ACTIVE, TransactionState.ABORTED),
+    }
     assert sorted(undone) == sorted(landed), "nothing stands that was written, and nothing is written later"
 
 
@@ -554,21 +572,21 @@ def test_a_failure_does_not_abort_what_another_statement_is_about_to_write(manag
     manager.begin_commit(first)
     manager.end_statement(second, Ending.FAILED)
     manager.failed(identity)
-    assert manager.status(identity) == Status(State.ACTIVE)
+    assert manager.status(identity) == TransactionStatus(TransactionState.ACTIVE)
     manager.wrote(identity, "t", 1)
     manager.end_statement(first, Ending.DONE)
-    assert manager.status(identity) == Status(State.COMMITTED)
+    assert manager.status(identity) == TransactionStatus(TransactionState.COMMITTED)
     fails(manager, other := manager.begin())
-    assert manager.status(other) == Status(State.ABORTED)
+    assert manager.status(other) == TransactionStatus(TransactionState.ABORTED)
 
 
-@pytest.mark.parametrize(("found", "state"), [(True, State.COMMITTED), (False, State.ABORTED)])
-def test_what_broke_during_its_commit_is_settled_by_the_log(clock: Clock, found: bool, state: State) -> None:
+@pytest.mark.parametrize(("found", "state"), [(True, TransactionState.COMMITTED), (False, TransactionState.ABORTED)])
+def test_what_broke_during_its_commit_is_settled_by_the_log(clock: Clock, found: bool, state: TransactionState) -> None:
     traces = Traces({"t": Trace(Footprint(0, frozenset([1])))} if found else {})
     manager = TransactionManager(TransactionSettings(), clock, clock, lambda _transaction, _issued_ms: traces)
     identity = manager.begin()
     fails(manager, identity, Ending.BROKEN)
-    assert manager.status(identity) == Status(state)
+    assert manager.status(identity) == TransactionStatus(state)
     if found:
         assert manager.rollback(identity, lambda _table, _footprint: Undone(1, 2)).undone == {"t": Undone(1, 2)}
 
@@ -582,7 +600,7 @@ def test_a_transaction_is_not_forgotten_while_its_statement_runs(manager: Transa
     assert len(manager) == 3
     manager.wrote(identity, "t", 5)
     manager.end_statement(statement, Ending.DONE)
-    assert manager.status(identity) == Status(State.COMMITTED)
+    assert manager.status(identity) == TransactionStatus(TransactionState.COMMITTED)
 
 
 def test_a_renamed_table_is_found_by_the_log_and_a_replaced_one_is_not_taken_for_it(clock: Clock) -> None:
@@ -596,22 +614,22 @@ def test_a_renamed_table_is_found_by_the_log_and_a_replaced_one_is_not_taken_for
             raise NotFoundError("table 't' was replaced by another one")
         return Undone(1, 4)
 
-    told = f"^table 't' was replaced by another one: what transaction {identity} wrote into it cannot be taken back$"
-    with pytest.raises(PreconditionError, match=told):
+    text = f"^table 't' was replaced by another one: what transaction {identity} wrote into it cannot be undone$"
+    with pytest.raises(PreconditionError, match=text):
         manager.rollback(identity, undo)
-    assert manager.status(identity) == Status(State.COMMITTED)
+    assert manager.status(identity) == TransactionStatus(TransactionState.COMMITTED)
     found.update({"t": Trace(Footprint()), "renamed": Trace(Footprint())})
-    assert manager.rollback(identity, undo) == Status(State.COMMITTED, {"renamed": Undone(1, 4)})
+    assert manager.rollback(identity, undo) == TransactionStatus(TransactionState.COMMITTED, {"renamed": Undone(1, 4)})
 
 
-def test_what_the_log_may_not_tell_in_full_is_not_rolled_back_in_part(clock: Clock) -> None:
+def test_what_the_log_may_not_record_in_full_is_not_rolled_back_in_part(clock: Clock) -> None:
     traces = Traces({"t": Trace(Footprint())}, "the log of table 'u' cannot be read now")
     manager = TransactionManager(TransactionSettings(secret="s"), clock, clock, lambda _transaction, _issued_ms: traces)
     clock.now -= 10
     identity = TransactionManager(TransactionSettings(secret="s"), clock, clock).begin()
     clock.now += 10
-    told = f"^transaction {identity} cannot be rolled back as a whole: the log of table 'u' cannot be read now$"
-    with pytest.raises(PreconditionError, match=told):
+    text = f"^transaction {identity} cannot be rolled back as a whole: the log of table 'u' cannot be read now$"
+    with pytest.raises(PreconditionError, match=text):
         manager.rollback(identity, never)
 
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.transactions.state import Event, NotAllowedError, State, after
+from gateway.transactions.state import Event, NotAllowedError, TransactionState, after
 
-ACTIVE, COMMITTED, ABORTED = State.ACTIVE, State.COMMITTED, State.ABORTED
+ACTIVE, COMMITTED, ABORTED = TransactionState.ACTIVE, TransactionState.COMMITTED, TransactionState.ABORTED
 WROTE, FAILED, COMMIT, ROLLBACK = Event.WROTE, Event.FAILED, Event.COMMIT, Event.ROLLBACK
 
 
@@ -23,7 +23,9 @@ WROTE, FAILED, COMMIT, ROLLBACK = Event.WROTE, Event.FAILED, Event.COMMIT, Event
         (ABORTED, ROLLBACK, ABORTED, ABORTED),
     ],
 )
-def test_an_event_leads_to_a_state(state: State, event: Event, then: State, manual: State) -> None:
+def test_an_event_leads_to_a_state(
+    state: TransactionState, event: Event, then: TransactionState, manual: TransactionState
+) -> None:
     assert after(state, event) is then
     assert after(state, event, manual=True) is manual
 

@@ -11,18 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import MalformedFilterError
+from gateway.wire.filter_codec import decode_conjuncts, encode_conjuncts
+from gateway.wire.filter_parser import FilterLimits, Filters, parse_filters
 from gateway.wire.filter_tree import (
     INTEGER_BOUNDS,
     And,
     Between,
-    Call,
     Case,
     Cast,
-    Column,
+    ColumnRef,
     Comparison,
     Constant,
     Expression,
     Function,
+    FunctionCall,
     In,
     IsNull,
     Not,
@@ -30,13 +32,13 @@ from gateway.wire.filter_tree import (
     Or,
     TypeId,
     ValueType,
+    columns_of,
 )
-from gateway.wire.filters import FilterLimits, Filters, columns_of, decode_conjuncts, encode_conjuncts, parse_filters
 from tests.captures import VECTORS, filters
 
 INTEGER, BIGINT, VARCHAR = ValueType(TypeId.INTEGER), ValueType(TypeId.BIGINT), ValueType(TypeId.VARCHAR)
 BOOLEAN, DOUBLE, DATE = ValueType(TypeId.BOOLEAN), ValueType(TypeId.DOUBLE), ValueType(TypeId.DATE)
-I32, VC, BO = Column("i32", INTEGER), Column("vc", VARCHAR), Column("bo", BOOLEAN)
+I32, VC, BO = ColumnRef("i32", INTEGER), ColumnRef("vc", VARCHAR), ColumnRef("bo", BOOLEAN)
 DUCKDB2 = [json.loads(line) for line in (VECTORS / "filters-duckdb2.jsonl").read_text().splitlines()]
 
 
@@ -90,13 +92,13 @@ def test_an_empty_document_is_no_filter() -> None:
         ("i32 IN (1, 2, 3, NULL)", In(I32, (number(1), number(2), number(3), Constant(INTEGER, None)), negated=False)),
         ("vc NOT IN ('abc', 'Zed')", In(VC, (text("abc"), text("Zed")), negated=True)),
         ("i32 = 3 OR vc = 'Zed'", Or((compare(I32, "=", number(3)), compare(VC, "=", text("Zed"))))),
-        ("vc LIKE 'abc%'", Call(Function.PREFIX, (VC, text("abc")))),
-        ("starts_with(vc, 'ab')", Call(Function.PREFIX, (VC, text("ab")))),
-        ("vc NOT LIKE 'a_c%'", Not(Call(Function.LIKE, (VC, text("a_c%"))))),
-        ("vc LIKE '100!%%' ESCAPE '!'", Call(Function.LIKE_ESCAPE, (VC, text("100!%%"), text("!")))),
-        ("st.c.d > 1", compare(Column("st", DOUBLE, ("c", "d")), ">", Constant(DOUBLE, 1.0))),
-        ("coalesce(i32, 0) = 0", compare(Call(Function.COALESCE, (I32, number(0))), "=", number(0))),
-        ("rowid = 3", compare(Column("rowid", BIGINT), "=", Constant(BIGINT, 3))),
+        ("vc LIKE 'abc%'", FunctionCall(Function.PREFIX, (VC, text("abc")))),
+        ("starts_with(vc, 'ab')", FunctionCall(Function.PREFIX, (VC, text("ab")))),
+        ("vc NOT LIKE 'a_c%'", Not(FunctionCall(Function.LIKE, (VC, text("a_c%"))))),
+        ("vc LIKE '100!%%' ESCAPE '!'", FunctionCall(Function.LIKE_ESCAPE, (VC, text("100!%%"), text("!")))),
+        ("st.c.d > 1", compare(ColumnRef("st", DOUBLE, ("c", "d")), ">", Constant(DOUBLE, 1.0))),
+        ("coalesce(i32, 0) = 0", compare(FunctionCall(Function.COALESCE, (I32, number(0))), "=", number(0))),
+        ("rowid = 3", compare(ColumnRef("rowid", BIGINT), "=", Constant(BIGINT, 3))),
         (
             "if(bo, i32, 0) = 3",
             compare(Case(((BO, I32),), number(0)), "=", number(3)),
@@ -183,16 +185,16 @@ def test_every_duckdb_2_document_is_understood(line: dict[str, Any]) -> None:
         ("i32 BETWEEN 1 AND 5", (compare(I32, ">=", number(1)), compare(I32, "<=", number(5)))),
         (
             "i8 = 300",
-            (compare(Cast(Column("i8", ValueType(TypeId.TINYINT)), INTEGER, is_try=False), "=", number(300)),),
+            (compare(Cast(ColumnRef("i8", ValueType(TypeId.TINYINT)), INTEGER, is_try=False), "=", number(300)),),
         ),
         ("i32 NOT IN (1, 2)", (Not(Or((compare(I32, "=", number(1)), compare(I32, "=", number(2))))),)),
-        ("vc LIKE '%b%'", (Call(Function.CONTAINS, (VC, text("b"))),)),
+        ("vc LIKE '%b%'", (FunctionCall(Function.CONTAINS, (VC, text("b"))),)),
         ("TRY_CAST(vc AS INTEGER) = 3", (compare(Cast(VC, INTEGER, is_try=True), "=", number(3)),)),
         (
             "(i32, vc) = (3, 'abc')",
             (
                 compare(
-                    Call(Function.ROW, (I32, VC)),
+                    FunctionCall(Function.ROW, (I32, VC)),
                     "=",
                     Constant(ValueType(TypeId.STRUCT), (number(3), text("abc"))),
                 ),
@@ -302,7 +304,7 @@ def constants(draw: st.DrawFn) -> Constant:
     return Constant(type_, draw(st.none() | values))
 
 
-COLUMNS = st.builds(Column, TEXTS, st.just(INTEGER), st.lists(TEXTS, max_size=2).map(tuple))
+COLUMNS = st.builds(ColumnRef, TEXTS, st.just(INTEGER), st.lists(TEXTS, max_size=2).map(tuple))
 
 
 IDS = st.lists(st.builds(Constant, st.just(BIGINT), st.integers(0, 9))).map(tuple)
@@ -322,7 +324,7 @@ def _branches(parts: st.SearchStrategy[Expression]) -> st.SearchStrategy[Express
         ),
         st.builds(IsNull, parts, st.booleans()),
         st.builds(Cast, parts, st.just(ValueType(TypeId.DECIMAL, 9, 2)), st.booleans()),
-        st.builds(Call, st.sampled_from(Function), several),
+        st.builds(FunctionCall, st.sampled_from(Function), several),
         st.builds(Case, st.lists(st.tuples(parts, parts), max_size=2).map(tuple), parts),
     )
 

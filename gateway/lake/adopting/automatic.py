@@ -17,7 +17,7 @@ import structlog
 
 from gateway.catalog.changes import Statement, WriteContext, WriteOptions
 from gateway.errors import ConflictError, OutcomeUnknownError, PreconditionError, UnavailableError
-from gateway.lake.writing.statements import FullyChangeable
+from gateway.lake.writing.delta_statements import FullyChangeable
 
 if TYPE_CHECKING:
     from gateway.lake.adopting.adoption import Adopted

@@ -37,7 +37,7 @@ class UnnumberedFile:
 
 @dataclass(frozen=True, slots=True)
 class Unnumbered:
-    """What is to be numbered at a version; `kept` tells, for each doubled id, the file whose row keeps it."""
+    """What is to be numbered at a version; `kept` holds, for each duplicate id, the file whose row keeps it."""
 
     highest: int
     files: list[UnnumberedFile]
@@ -120,11 +120,11 @@ def rewrite_with_ids(
     start = max(_mark(transaction, watched=headroom == 0), found.highest) + 1 + headroom
     transaction.trackFilesRead(seq(jvm, added))
     rows = _read(session, uri, transaction, added)
-    doubled = _doubled(rows, rowid, found)
-    spans, count, end = _spans(rows, rowid, doubled, start)
+    duplicates = _duplicates(rows, rowid, found)
+    spans, count, end = _spans(rows, rowid, duplicates, start)
     if count == 0:
         return 0
-    numbered = _numbered(session, rows, rowid, doubled, spans)
+    numbered = _numbered(session, rows, rowid, duplicates, spans)
     now = jvm.scala.Option.apply(int(time.time() * 1000))
     actions = [
         jvm.org.apache.spark.sql.delta.actions.SetTransaction(MARK_APPLICATION, end - 1, now),
@@ -152,8 +152,8 @@ def _read(session: Any, uri: str, transaction: Any, added: list[Any]) -> Any:
     return rows.withColumn(TASK, functions.shiftright(PLACE, _PLACE_BITS))
 
 
-def _doubled(rows: Any, rowid: str, found: Unnumbered) -> Any:
-    """The places of rows whose id another row keeps, None where no id is doubled."""
+def _duplicates(rows: Any, rowid: str, found: Unnumbered) -> Any:
+    """The places of rows whose id another row keeps, None where no id has duplicates."""
     if found.kept is None:
         return None
     members = rows.select(functions.col(quoted(rowid)).alias("id"), PLACE, TASK, PATH).join(found.kept, "id")
@@ -162,11 +162,11 @@ def _doubled(rows: Any, rowid: str, found: Unnumbered) -> Any:
     return others.select(functions.col("id").alias(DUPLICATE), PLACE, TASK)
 
 
-def _spans(rows: Any, rowid: str, doubled: Any, start: int) -> tuple[pa.Table, int, int]:
+def _spans(rows: Any, rowid: str, duplicates: Any, start: int) -> tuple[pa.Table, int, int]:
     """For each task its first and last place to number and the first's id; how many rows; the first id left over."""
     places = rows.where(functions.col(quoted(rowid)).isNull()).select(PLACE, TASK)
-    if doubled is not None:
-        places = places.unionByName(doubled.select(PLACE, TASK))
+    if duplicates is not None:
+        places = places.unionByName(duplicates.select(PLACE, TASK))
     found = places.groupBy(TASK).agg(functions.min(PLACE), functions.max(PLACE), functions.count("*")).collect()
     count = 0
     spans = []
@@ -178,14 +178,14 @@ def _spans(rows: Any, rowid: str, doubled: Any, start: int) -> tuple[pa.Table, i
     return pa.Table.from_pylist(spans, kinds), count, start
 
 
-def _numbered(session: Any, rows: Any, rowid: str, doubled: Any, spans: pa.Table) -> Any:
+def _numbered(session: Any, rows: Any, rowid: str, duplicates: Any, spans: pa.Table) -> Any:
     names = [name for name in rows.columns if name not in (PLACE, PATH, TASK)]
     rows = rows.join(functions.broadcast(session.createDataFrame(spans)), TASK, "left")
     own, place = functions.col(quoted(rowid)), functions.col(PLACE)
     wanted = own.isNull()
     fits = place.between(functions.col(FIRST), functions.col(LAST))
-    if doubled is not None:
-        rows = rows.join(doubled.drop(TASK), PLACE, "left")
+    if duplicates is not None:
+        rows = rows.join(duplicates.drop(TASK), PLACE, "left")
         other = functions.col(DUPLICATE)
         wanted = wanted | other.isNotNull()
         fits = fits & (other.isNull() | other.eqNullSafe(own))

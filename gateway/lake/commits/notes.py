@@ -50,8 +50,8 @@ class CommitNote:
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
     def encode(self) -> str:
-        told = [{name: value for name, value in asdict(each).items() if value is not None} for each in self.statements]
-        return json.dumps({_KEY: {"commit": self.id, "statements": told}}, separators=(",", ":"))
+        notes = [{name: value for name, value in asdict(each).items() if value is not None} for each in self.statements]
+        return json.dumps({_KEY: {"commit": self.id, "statements": notes}}, separators=(",", ":"))
 
 
 def find_commit(log: Folder, after_version: int, commit_id: str) -> int | None:
@@ -75,8 +75,8 @@ def _statements(info: dict[str, Any]) -> tuple[StatementNote, ...]:
     known = {field.name for field in fields(StatementNote)}
     try:
         return tuple(
-            StatementNote(**{name: value for name, value in told.items() if name in known})
-            for told in _note(info).get("statements", ())
+            StatementNote(**{name: value for name, value in noted.items() if name in known})
+            for noted in _note(info).get("statements", ())
         )
     except (AttributeError, TypeError):
         return ()

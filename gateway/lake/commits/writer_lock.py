@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import structlog
 
 from gateway.errors import UnavailableError
-from gateway.lake.spark.engine import Spark, State
+from gateway.lake.spark.engine import Spark, SparkState
 from gateway.lake.tables.storage import Folder
 
 log = structlog.get_logger(__name__)
@@ -107,7 +107,7 @@ class WriterLock:
         return held.holding
 
     def refuse_early(self) -> None:
-        if self._spark.state is State.READY:
+        if self._spark.state is SparkState.READY:
             self.check()
 
     def _take(self, java: Any) -> _Held | None:
@@ -196,7 +196,7 @@ class WriterLocks:
         for catalog, guard in self._guards.items():
             if guard is UNGUARDED:
                 log.warning("writer_lock_not_used", catalog=catalog, reason="it has no warehouse in a local folder")
-        if self._locks and self._spark.state is not State.OFF:
+        if self._locks and self._spark.state is not SparkState.OFF:
             self._thread.start()
 
     def stop(self) -> None:

@@ -13,12 +13,8 @@ from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any
 
-import pyarrow as pa
-
 from gateway.catalog.names import fold
 from gateway.errors import PreconditionError, RequestError, UnsupportedError
-from gateway.lake.casts.casting import cast_result
-from gateway.lake.casts.chains import Step, arrow_type, chain_expression, chain_of
 from gateway.lake.ddl.definitions import (
     Definition,
     Json,
@@ -26,14 +22,8 @@ from gateway.lake.ddl.definitions import (
     new_column,
     set_default,
 )
-from gateway.lake.sql.checks import (
-    CheckText,
-    columns_of,
-    parse_constraint,
-    renamed,
-    translate_check,
-    translate_expression,
-)
+from gateway.lake.duck.expressions import RowExpression, check_expression
+from gateway.lake.sql.checks import CheckText, columns_of, parse_constraint, renamed, translate_check
 from gateway.lake.sql.quoting import quoted
 from gateway.lake.tables.schemas import DEFAULT_TEXT
 from gateway.lake.values.types import ANNOTATION_KEY, StoredForm, form_of
@@ -77,15 +67,19 @@ class EveryRow:
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """New values of one column, in Spark SQL over the old row; None where only an empty table can follow."""
+    """The values of a column anew: `expression` over the old rows' `inputs`, kept as `form` says."""
 
-    column: str
-    expression: str | None
-    refusal: str
+    expression: RowExpression
+    inputs: tuple[StoredForm, ...]
+    form: StoredForm
+
+    @property
+    def column(self) -> str:
+        return self.form.name
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class AlterationPlan:
     """What an alteration asks for beyond the new definition."""
 
     is_needed: bool = True
@@ -94,21 +88,21 @@ class Plan:
     drops_column: bool = False
 
 
-_NOTHING = Plan(is_needed=False)
+_NOTHING = AlterationPlan(is_needed=False)
 
 
-def apply(definition: Definition, change: Alteration) -> Plan:
+def apply(definition: Definition, change: Alteration) -> AlterationPlan:
     """Edit the definition; a GatewayError says why it cannot be."""
     return _apply(change, definition)
 
 
 @singledispatch
-def _apply(change: object, _definition: Definition) -> Plan:
+def _apply(change: object, _definition: Definition) -> AlterationPlan:
     raise AssertionError(change)
 
 
 @_apply.register
-def _add_column(change: AddColumn, definition: Definition) -> Plan:
+def _add_column(change: AddColumn, definition: Definition) -> AlterationPlan:
     name = change.column.name
     if definition.find(name) is not None:
         if change.if_not_exists:
@@ -116,11 +110,11 @@ def _add_column(change: AddColumn, definition: Definition) -> Plan:
         raise PreconditionError(f"table '{definition.table}' already has a column '{name}'")
     check_column_name(name, definition.rowid_column)
     definition.fields.append(new_column(change.column))
-    return Plan()
+    return AlterationPlan()
 
 
 @_apply.register
-def _remove_column(change: RemoveColumn, definition: Definition) -> Plan:
+def _remove_column(change: RemoveColumn, definition: Definition) -> AlterationPlan:
     column = definition.find(change.column)
     if column is None and change.if_exists:
         return _NOTHING
@@ -141,11 +135,11 @@ def _remove_column(change: RemoveColumn, definition: Definition) -> Plan:
         definition.drop_check(check)
     definition.fields.remove(column)
     _edit_statistics(definition, lambda names: [each for each in names if fold(each) != fold(name)])
-    return Plan(drops_column=True)
+    return AlterationPlan(drops_column=True)
 
 
 @_apply.register
-def _rename_column(change: RenameColumn, definition: Definition) -> Plan:
+def _rename_column(change: RenameColumn, definition: Definition) -> AlterationPlan:
     column = definition.column(change.old_name)
     old, new = column["name"], change.new_name
     if old == new:
@@ -169,15 +163,16 @@ def _rename_column(change: RenameColumn, definition: Definition) -> Plan:
     )
     definition.partition_columns[:] = [new if name == old else name for name in definition.partition_columns]
     _edit_statistics(definition, lambda names: [new if fold(each) == fold(old) else each for each in names])
-    return Plan()
+    return AlterationPlan()
 
 
 @_apply.register
-def _change_type(change: ChangeColumnType, definition: Definition) -> Plan:
+def _change_type(change: ChangeColumnType, definition: Definition) -> AlterationPlan:
     column = definition.column(change.column.name)
     name = column["name"]
     wanted = new_column(change.column.with_name(name).with_metadata(_only_extension(change.column.metadata)))
-    if _is_same(wanted, column) and _keeps(change.expression, column):
+    rewrite = _rewrite(change, definition, wanted)
+    if _is_same(wanted, column) and rewrite.expression.copied == name:
         return _NOTHING
     if name in definition.partition_columns:
         raise PreconditionError(f"the type of column '{name}' cannot change: the table is partitioned by it")
@@ -186,91 +181,69 @@ def _change_type(change: ChangeColumnType, definition: Definition) -> Plan:
     if _checks_using(definition, name):
         raise PreconditionError(f"the type of column '{name}' cannot change: a CHECK constraint depends on it")
     _refuse_if_generated(definition, name)
-    rewrite = _rewrite(change, definition, column, wanted)
     column["type"] = wanted["type"]
     column["metadata"].pop(ANNOTATION_KEY, None)
     column["metadata"].update(wanted["metadata"])
     _keep_default(column)
-    return Plan(rewrite=rewrite)
+    return AlterationPlan(rewrite=rewrite)
 
 
-def _rewrite(change: ChangeColumnType, definition: Definition, column: Json, wanted: Json) -> Rewrite:
-    name, new = column["name"], _form(wanted)
-    chain = chain_of(change.expression)
-    source = None if chain is None else definition.find(chain[0])
-    if chain is not None and source is not None:
-        old = _form(source)
-        refusal = (
-            f"column '{name}' cannot be changed from {_shown(old)} to {_shown(new)}: no cast is sure to be DuckDB's"
-        )
-        return Rewrite(name, chain_expression(quoted(source["name"]), old, chain[1], new), refusal)
-    expression, kind = translate_expression(change.expression, definition.named_types())
-    refusal = f"column '{name}': USING cannot make values of type {_shown(new)} of this expression"
-    return Rewrite(name, None if kind is None else cast_result(expression, kind, new), refusal)
+def _rewrite(change: ChangeColumnType, definition: Definition, wanted: Json) -> Rewrite:
+    forms, new = [_form(each) for each in definition.columns()], _form(wanted)
+    try:
+        expression = check_expression(change.expression, [form.declared for form in forms], new.declared)
+    except RequestError as error:
+        raise RequestError(f"column '{new.name}': {error.message}") from error
+    # A constant needs rows all the same, and the column itself has them.
+    names = expression.columns or (new.name,)
+    return Rewrite(expression, tuple(form for form in forms if form.name in names), new)
 
 
 def _form(column: Json) -> StoredForm:
     return form_of(column["name"], column["type"], column["metadata"])
 
 
-def _keeps(expression: str, column: Json) -> bool:
-    """Whether an expression is the column itself, at most cast to the type that it has."""
-    chain = chain_of(expression)
-    return (
-        chain is not None and fold(chain[0]) == fold(column["name"]) and all(_is_to(step, column) for step in chain[1])
-    )
-
-
 def _is_same(one: Json, other: Json) -> bool:
     return (_bare(one["type"]), _annotation(one)) == (_bare(other["type"]), _annotation(other))
 
 
-def _is_to(step: Step, wanted: Json) -> bool:
-    """Whether a step of a chain leads to just this type."""
-    if isinstance(step, str):
-        return False
-    kind = arrow_type(step)
-    # The client sends the type in Arrow's words as well; of an ENUM those say only that it is a text.
-    return wanted["type"] != "string" if kind is None else _is_same(new_column(pa.field(wanted["name"], kind)), wanted)
-
-
 @_apply.register
-def _set_default(change: SetDefault, definition: Definition) -> Plan:
+def _set_default(change: SetDefault, definition: Definition) -> AlterationPlan:
     column = definition.column(change.column)
     before = dict(column["metadata"])
     set_default(column, change.expression)
-    return Plan() if column["metadata"] != before else _NOTHING
+    return AlterationPlan() if column["metadata"] != before else _NOTHING
 
 
 @_apply.register
-def _set_not_null(change: SetNotNull, definition: Definition) -> Plan:
+def _set_not_null(change: SetNotNull, definition: Definition) -> AlterationPlan:
     column = definition.column(change.column)
     if not column["nullable"]:
         return _NOTHING
     column["nullable"] = False
-    return Plan(proofs=(NoNulls(column["name"]),))
+    return AlterationPlan(proofs=(NoNulls(column["name"]),))
 
 
 @_apply.register
-def _drop_not_null(change: DropNotNull, definition: Definition) -> Plan:
+def _drop_not_null(change: DropNotNull, definition: Definition) -> AlterationPlan:
     column = definition.column(change.column)
     if column["nullable"]:
         return _NOTHING
     if column["name"] in definition.primary_key:
         raise PreconditionError(f"column '{column['name']}' must stay NOT NULL: it is part of the primary key")
     column["nullable"] = True
-    return Plan()
+    return AlterationPlan()
 
 
 @_apply.register
-def _add_field(change: AddField, _definition: Definition) -> Plan:
+def _add_field(change: AddField, _definition: Definition) -> AlterationPlan:
     raise UnsupportedError(
         f"a field cannot be added to '{'.'.join(change.path)[:60]}': DuckDB's client does not send the new field's name"
     )
 
 
 @_apply.register
-def _rename_field(change: RenameField, definition: Definition) -> Plan:
+def _rename_field(change: RenameField, definition: Definition) -> AlterationPlan:
     if len(change.path) == 1:
         return _rename_column(RenameColumn(change.path[0], change.new_name), definition)
     siblings, field = _field_at(definition, change.path)
@@ -283,11 +256,11 @@ def _rename_field(change: RenameField, definition: Definition) -> Plan:
         raise PreconditionError(f"'{'.'.join(change.path[:-1])}' already has a field '{change.new_name}'")
     _require_free_struct(definition, change.path[0])
     field["name"] = change.new_name
-    return Plan()
+    return AlterationPlan()
 
 
 @_apply.register
-def _remove_field(change: RemoveField, definition: Definition) -> Plan:
+def _remove_field(change: RemoveField, definition: Definition) -> AlterationPlan:
     if len(change.path) == 1:
         return _remove_column(RemoveColumn(change.path[0], change.if_exists, change.cascade), definition)
     siblings, field = _field_at(definition, change.path)
@@ -299,29 +272,29 @@ def _remove_field(change: RemoveField, definition: Definition) -> Plan:
         raise PreconditionError(f"'{'.'.join(change.path)}' is the only field: drop the column instead")
     _require_free_struct(definition, change.path[0])
     siblings.remove(field)
-    return Plan(drops_column=True)
+    return AlterationPlan(drops_column=True)
 
 
 @_apply.register
-def _add_constraint(change: AddConstraint, definition: Definition) -> Plan:
+def _add_constraint(change: AddConstraint, definition: Definition) -> AlterationPlan:
     match parse_constraint(change.constraint):
         case CheckText(expression):
             check = definition.add_check(expression)
-            return Plan(proofs=(EveryRow(check.stored, check.original),))
+            return AlterationPlan(proofs=(EveryRow(check.stored, check.original),))
         case key:
             columns = definition.key_columns(key.columns)
     if not key.is_primary:
         if columns in definition.unique_keys:
             return _NOTHING
         definition.set_keys(definition.primary_key, [*definition.unique_keys, columns])
-        return Plan(proofs=(NoDuplicates(tuple(columns), "unique"),))
+        return AlterationPlan(proofs=(NoDuplicates(tuple(columns), "unique"),))
     if definition.primary_key:
         raise PreconditionError(f"table '{definition.table}' has a primary key already")
     definition.set_keys(columns, definition.unique_keys)
     nulls = [NoNulls(name) for name in columns if definition.column(name)["nullable"]]
     for name in columns:
         definition.column(name)["nullable"] = False
-    return Plan(proofs=(*nulls, NoDuplicates(tuple(columns), "primary key")))
+    return AlterationPlan(proofs=(*nulls, NoDuplicates(tuple(columns), "primary key")))
 
 
 # What depends on a column
@@ -431,7 +404,3 @@ def _keep_default(column: Json) -> None:
         set_default(column, json.loads(kept)["text"])
     elif "CURRENT_DEFAULT" in column["metadata"]:
         raise PreconditionError(f"the type of column '{column['name']}' cannot change: its default was made by others")
-
-
-def _shown(form: StoredForm) -> str:
-    return str(form.told.type) if form.meaning is None else form.meaning.upper()

@@ -6,32 +6,23 @@ commit by others the change is planned anew.
 
 from __future__ import annotations
 
-import contextlib
-import re
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
-from gateway.errors import GatewayError, RequestError
-from gateway.lake.casts.casting import DOES_NOT_FIT
 from gateway.lake.commits.landing import ALTERED, Landing
 from gateway.lake.commits.notes import CommitNote, StatementNote
 from gateway.lake.ddl.alterations import apply
 from gateway.lake.ddl.spark_alter import run_alteration
 from gateway.lake.spark.engine import Profile
 from gateway.lake.tables.snapshots import LogSnapshot
-from gateway.wire.ddl_messages import Alteration, ChangeColumnType
+from gateway.wire.ddl_messages import Alteration
 
 log = structlog.get_logger(__name__)
 
 _SMALL_BYTES = 32 << 20  # up to here planning and compiling take longer than the rows do
-MISFIT = re.compile(
-    r"CAST_OVERFLOW|CAST_INVALID_INPUT|NUMERIC_VALUE_OUT_OF_RANGE|ARITHMETIC_OVERFLOW|DATETIME_OVERFLOW"
-    r"|DUPLICATED_MAP_KEY|" + DOES_NOT_FIT
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,32 +42,17 @@ class TableAlterer:
         started = time.monotonic()
 
         def make(session: Any) -> int | None:
-            with _misfits_refused(change):
-                return run_alteration(
-                    session,
-                    head.uri,
-                    table,
-                    self.rowid_column,
-                    lambda definition: apply(definition, change),
-                    self.landing.guard.check,
-                )
+            return run_alteration(
+                session,
+                head.uri,
+                table,
+                self.rowid_column,
+                lambda definition: apply(definition, change),
+                self.landing.guard.check,
+            )
 
         landed = self.landing.commit(ALTERED, head, CommitNote((StatementNote(operation, caller, 0),)), profile, make)
         if landed is None:
             return None
         log.info("table_altered", table=table, operation=operation, seconds=round(time.monotonic() - started, 3))
         return landed.version
-
-
-@contextlib.contextmanager
-def _misfits_refused(change: Alteration) -> Iterator[None]:
-    """A value that does not fit fails in a task of Spark's, before anything is committed."""
-    try:
-        yield
-    except GatewayError:
-        raise
-    except Exception as error:
-        if not isinstance(change, ChangeColumnType) or not MISFIT.search(str(error)):
-            raise
-        name = change.column.name
-        raise RequestError(f"column '{name}' has a value that does not fit; nothing was changed") from error

@@ -152,7 +152,7 @@ class Definition:
 
 
 def named_type(column: Json) -> NamedType:
-    return NamedType(column["name"], form_of(column["name"], column["type"], column["metadata"]).told.type)
+    return NamedType(column["name"], form_of(column["name"], column["type"], column["metadata"]).declared.type)
 
 
 def _names(text: str | None) -> list[str]:
@@ -216,11 +216,11 @@ def new_column(wanted: pa.Field) -> Json:
     form = stored_form(wanted)
     metadata: Json = {} if form.annotation is None else {ANNOTATION_KEY: form.annotation}
     column: Json = {"name": wanted.name, "type": form.delta, "nullable": True, "metadata": metadata}
-    told = wanted.metadata or {}
-    if COMMENT_KEY in told:
-        metadata["comment"] = told[COMMENT_KEY].decode("utf-8", "replace")
-    if DEFAULT_KEY in told:
-        set_default(column, told[DEFAULT_KEY].decode("utf-8", "replace"))
+    declared = wanted.metadata or {}
+    if COMMENT_KEY in declared:
+        metadata["comment"] = declared[COMMENT_KEY].decode("utf-8", "replace")
+    if DEFAULT_KEY in declared:
+        set_default(column, declared[DEFAULT_KEY].decode("utf-8", "replace"))
     return column
 
 

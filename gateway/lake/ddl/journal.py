@@ -1,7 +1,7 @@
 """What must be finished after a crash: notes of changes that take more than one step.
 
 A note is written before the first step and removed after the last. Whether a change
-was done can be told from its folders, so finishing a note again does no harm.
+was done can be seen from its folders, so finishing a note again does no harm.
 """
 
 from __future__ import annotations

@@ -10,15 +10,15 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pyspark.sql import DataFrame, functions
+from pyspark.sql import functions
 
-from gateway.errors import ConstraintError, PreconditionError, RequestError
-from gateway.lake.commits.delta_log import commit_by_hand, delta_log, replace_files, seq, start_transaction
-from gateway.lake.ddl.alterations import EveryRow, NoDuplicates, NoNulls, Plan, Rewrite
+from gateway.errors import ConstraintError, PreconditionError
+from gateway.lake.commits.delta_log import commit_by_hand, read_files, replace_files, seq, start_transaction
+from gateway.lake.ddl.alterations import AlterationPlan, EveryRow, NoDuplicates, NoNulls
 from gateway.lake.ddl.definitions import Definition
+from gateway.lake.ddl.rewriting import naming, new_values
 from gateway.lake.sql.quoting import quoted
 
-_ANSI = "spark.sql.ansi.enabled"
 _TABLE_FEATURES_VERSION = 7
 _CLUSTERING = "clustering"
 _APPEND_ONLY = "delta.appendOnly"
@@ -35,7 +35,7 @@ def run_alteration(
     uri: str,
     table: str,
     rowid_column: str,
-    apply: Callable[[Definition], Plan],
+    apply: Callable[[Definition], AlterationPlan],
     check_writer: Callable[[], object],
 ) -> int | None:
     """Look, edit, prove and commit as one: the version that was made; None, and no commit, where nothing changes.
@@ -50,22 +50,23 @@ def run_alteration(
         return None
     features = _missing_features(jvm, transaction.protocol(), definition, plan)
     files = list(transaction.snapshot().allFiles().collectAsList()) if plan.proofs or plan.rewrite else []
-    if files and plan.rewrite and definition.properties.get(_APPEND_ONLY, "false").lower() == "true":
-        raise PreconditionError(f"column '{plan.rewrite.column}' cannot change: table '{table}' is append-only")
+    rewrite = plan.rewrite if files else None
+    if rewrite and definition.properties.get(_APPEND_ONLY, "false").lower() == "true":
+        raise PreconditionError(f"column '{rewrite.column}' cannot change: table '{table}' is append-only")
     if plan.proofs:
         transaction.readWholeTable()  # rows that come meanwhile are not proven
     if files:
         _prove(session, uri, transaction.snapshot().version(), plan, table)
-    before = session.conf.get(_ANSI)
-    session.conf.set(_ANSI, "true")  # a value that does not fit is an error, not NULL
-    try:
-        rows = _rewritten(session, uri, transaction, files, plan.rewrite) if files and plan.rewrite else None
-        transaction.updateMetadata(_new_metadata(jvm, old, definition, features), False)
-        actions = [] if rows is None else replace_files(jvm, transaction, files, rows)
-        check_writer()
-        return commit_by_hand(session, transaction, actions)
-    finally:
-        session.conf.set(_ANSI, before)
+    actions: list[Any] = []
+    if rewrite is not None:
+        transaction.readWholeTable()
+        rows = read_files(session, uri, transaction, files).withColumn(rewrite.column, new_values(rewrite))
+    transaction.updateMetadata(_new_metadata(jvm, old, definition, features), False)
+    if rewrite is not None:
+        with naming(rewrite.column):
+            actions = replace_files(jvm, transaction, files, rows)
+    check_writer()
+    return commit_by_hand(session, transaction, actions)
 
 
 def _read_definition(jvm: Any, metadata: Any, table: str, rowid_column: str) -> Definition:
@@ -97,7 +98,7 @@ def _new_metadata(jvm: Any, old: Any, definition: Definition, features: Sequence
     )
 
 
-def _missing_features(jvm: Any, protocol: Any, definition: Definition, plan: Plan) -> list[str]:
+def _missing_features(jvm: Any, protocol: Any, definition: Definition, plan: AlterationPlan) -> list[str]:
     """What has to be added to the table's protocol. Tables of the older kind are left as they are.
 
     Whoever made such a table may not be able to use it after a change of its protocol.
@@ -117,7 +118,7 @@ def _missing_features(jvm: Any, protocol: Any, definition: Definition, plan: Pla
     return []
 
 
-def _prove(session: Any, uri: str, version: int, plan: Plan, table: str) -> None:
+def _prove(session: Any, uri: str, version: int, plan: AlterationPlan, table: str) -> None:
     rows = session.read.format("delta").option("versionAsOf", version).load(uri)
     for proof in plan.proofs:
         match proof:
@@ -136,15 +137,3 @@ def _prove(session: Any, uri: str, version: int, plan: Plan, table: str) -> None
             case EveryRow(condition, original):
                 if not rows.where(f"NOT ({condition})").limit(1).isEmpty():
                     raise ConstraintError(f"table '{table}' has rows that break CHECK '{original[:80]}'")
-
-
-def _rewritten(session: Any, uri: str, transaction: Any, files: Sequence[Any], rewrite: Rewrite) -> Any:
-    """All rows with the column's new values, everything else as it is."""
-    if rewrite.expression is None:
-        raise RequestError(rewrite.refusal)
-    jvm, snapshot = session._jvm, transaction.snapshot()
-    transaction.readWholeTable()
-    read = delta_log(session, uri).createDataFrame(snapshot, seq(jvm, files), False, jvm.scala.Option.apply(None))
-    tracked = jvm.org.apache.spark.sql.delta.RowTracking.preserveRowTrackingColumns(read, snapshot)
-    rows = DataFrame(tracked, session)
-    return rows.withColumn(rewrite.column, functions.expr(rewrite.expression))

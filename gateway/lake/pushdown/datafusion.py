@@ -20,7 +20,7 @@ from gateway.lake.pushdown.conditions import (
     StoredValue,
     Target,
 )
-from gateway.lake.pushdown.statistics import may_be_off
+from gateway.lake.pushdown.inexact_statistics import may_be_off
 from gateway.lake.sql.quoting import double_quoted, standard_literal
 
 _INTEGERS = {pa.int8(): "TINYINT", pa.int16(): "SMALLINT", pa.int32(): "INT", pa.int64(): "BIGINT"}
@@ -59,7 +59,7 @@ def decimal_text(unscaled: int, scale: int) -> str:
     return f"{sign}{digits[: len(digits) - scale]}.{digits[len(digits) - scale :]}" if scale else sign + digits
 
 
-class DataFusion:
+class DataFusionDialect:
     """Leaves and junctions as SQL text; None where a literal has no text."""
 
     false = "FALSE"

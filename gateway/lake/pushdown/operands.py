@@ -29,7 +29,7 @@ from gateway.lake.pushdown.conditions import (
 )
 from gateway.lake.values.leaves import sortable_bytes
 from gateway.lake.values.types import StoredForm
-from gateway.wire.filter_tree import INTEGER_BOUNDS, Cast, Column, Constant, Expression, Operator, TypeId, ValueType
+from gateway.wire.filter_tree import INTEGER_BOUNDS, Cast, ColumnRef, Constant, Expression, Operator, TypeId, ValueType
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +138,9 @@ def operand_of(expression: Expression, bindings: Bindings) -> Operand | None:
     operand: Operand | None = None
     if isinstance(expression, Constant):
         operand = expression
-    elif isinstance(expression, Column):
+    elif isinstance(expression, ColumnRef):
         operand = _field(expression, bindings)
-    declared = expression.type if isinstance(expression, Column | Constant) else None
+    declared = expression.type if isinstance(expression, ColumnRef | Constant) else None
     for type_ in reversed(casts):
         if operand is None or declared is None:
             return None
@@ -149,7 +149,7 @@ def operand_of(expression: Expression, bindings: Bindings) -> Operand | None:
     return operand
 
 
-def _field(column: Column, bindings: Bindings) -> Field | None:
+def _field(column: ColumnRef, bindings: Bindings) -> Field | None:
     binding = bindings.find(column.name)
     if binding is None:
         return None

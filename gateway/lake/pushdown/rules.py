@@ -40,14 +40,14 @@ from gateway.lake.pushdown.operands import (
 from gateway.wire.filter_tree import (
     And,
     Between,
-    Call,
     Case,
     Cast,
-    Column,
+    ColumnRef,
     Comparison,
     Constant,
     Expression,
     Function,
+    FunctionCall,
     In,
     IsNull,
     Not,
@@ -112,7 +112,7 @@ class Rules:
                 return (any_of if truth else all_of)(self.holds(child, truth) for child in children)
             case IsNull(child, negated):
                 return self._null(child, truth is not negated)
-            case Call(function, arguments):
+            case FunctionCall(function, arguments):
                 return self._call(function, arguments, truth)
             case Case(branches, otherwise):
                 results = (all_of([self.holds(when, True), self.holds(then, truth)]) for when, then in branches)
@@ -186,13 +186,13 @@ class Rules:
                     all_of([self.holds(when, True), self._compare(then, operator, right)]) for when, then in branches
                 )
                 return any_of([*results, self._compare(otherwise, operator, right)])
-            case Call(Function.COALESCE, (first, *rest)), _:
+            case FunctionCall(Function.COALESCE, (first, *rest)), _:
                 taken = self._compare(first, operator, right)
                 if not rest:
                     return taken
-                later = self._compare(Call(Function.COALESCE, tuple(rest)), operator, right)
+                later = self._compare(FunctionCall(Function.COALESCE, tuple(rest)), operator, right)
                 return any_of([taken, all_of([self._null(first, True), later])])
-            case Call(Function.ROW, members), Constant(_, tuple(values)) if len(members) == len(values):
+            case FunctionCall(Function.ROW, members), Constant(_, tuple(values)) if len(members) == len(values):
                 return self._compare_rows(members, operator, values)
             case _:
                 return None
@@ -237,7 +237,7 @@ class Rules:
                 present = (self._null(other, False) for other in others)
                 return all_of([self.holds(constant, truth), *present])
             case Function.COALESCE, (first, *rest):
-                later = self.holds(Call(function, tuple(rest)), truth) if rest else NEVER
+                later = self.holds(FunctionCall(function, tuple(rest)), truth) if rest else NEVER
                 return any_of([self.holds(first, truth), all_of([self._null(first, True), later])])
         operands = [operand_of(argument, self._bindings) for argument in arguments]
         return _match_text(function, operands, truth)
@@ -250,9 +250,9 @@ def _is_boolean(expression: Expression) -> bool:
     match expression:
         case Comparison() | And() | Or() | Not() | Between() | In() | IsNull():
             return True
-        case Column(_, type_) | Constant(type_) | Cast(_, type_):
+        case ColumnRef(_, type_) | Constant(type_) | Cast(_, type_):
             return type_.id is TypeId.BOOLEAN
-        case Call(function):
+        case FunctionCall(function):
             return function not in (Function.ROW, Function.COALESCE)
         case _:
             return False

@@ -66,7 +66,7 @@ def _moment(count: int, per_second: int, *, has_zone: bool) -> Column | None:
     return F.lit(f"{text}Z").cast("timestamp_ltz") if has_zone else F.lit(text).cast("timestamp_ntz")
 
 
-class Spark:
+class SparkDialect:
     """Leaves and junctions as Spark columns; None where a literal has no Spark value."""
 
     @property

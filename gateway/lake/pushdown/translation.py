@@ -20,9 +20,9 @@ from gateway.lake.pushdown.conditions import (
     Size,
     size_of,
 )
+from gateway.lake.pushdown.inexact_statistics import guarded
 from gateway.lake.pushdown.operands import Binding, Bindings
 from gateway.lake.pushdown.rules import OutOfStepsError, Rules
-from gateway.lake.pushdown.statistics import guarded
 from gateway.wire.filter_tree import Expression
 
 __all__ = ["Binding", "Bindings", "Conditions", "Engine", "Translation", "conditions_of", "say", "translate"]

@@ -16,9 +16,8 @@ import pyarrow as pa
 from pyspark.sql import functions
 
 from gateway.errors import GatewayError, InternalError
-from gateway.lake.pushdown.datafusion import DataFusion
-from gateway.lake.pushdown.spark import MOST_ITEMS
-from gateway.lake.pushdown.spark import Spark as SparkWords
+from gateway.lake.pushdown.datafusion import DataFusionDialect
+from gateway.lake.pushdown.spark import MOST_ITEMS, SparkDialect
 from gateway.lake.pushdown.translation import say
 from gateway.lake.reading.lookups import Selection
 from gateway.lake.reading.projection import before_decoding, rows_per_batch
@@ -60,7 +59,7 @@ class OwnReads:
 
     def _directly(self, snapshot: LogSnapshot, selection: Selection, rows: int) -> Iterator[pa.RecordBatch]:
         names = ", ".join(double_quoted(column.name) for column in selection.columns)
-        condition = say(DataFusion(), selection.condition)
+        condition = say(DataFusionDialect(), selection.condition)
         where = "" if condition is None else f" WHERE {condition}"
         with snapshot.explained_errors():
             sql = f"SELECT {names} FROM {TABLE}{where}"  # noqa: S608 - quoted names, rendered literals
@@ -84,7 +83,7 @@ class OwnReads:
 def _frame(session: Any, snapshot: LogSnapshot, selection: Selection) -> Any:
     frame = session.read.format("delta").option("versionAsOf", snapshot.version).load(snapshot.uri)
     snapshot.check_in_place()  # Spark finds a table by its place, where another one may be by now
-    if (condition := say(SparkWords(), selection.condition)) is not None:
+    if (condition := say(SparkDialect(), selection.condition)) is not None:
         frame = frame.where(condition)
     frame = frame.select(*(functions.col(quoted(column.name)) for column in selection.columns))
     if selection.row_ids is not None and len(selection.row_ids) > MOST_ITEMS:

@@ -1,6 +1,6 @@
-"""From the columns an engine gives to the stream a client was told.
+"""From the columns an engine gives to the stream that was declared to the client.
 
-The stream has every told column in its place with exactly its type, whatever
+The stream has every declared column in its place with exactly its type, whatever
 was asked for: a stream of another shape crashes the client. Columns nobody
 asked for are null, made once per type and reused.
 """
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from gateway.catalog.capabilities import ScanRequest
 from gateway.errors import RequestError
-from gateway.lake.tables.schemas import Column, TableSchema, is_rowid, told_type
+from gateway.lake.tables.schemas import Column, TableSchema, declared_type, is_rowid
 from gateway.lake.values.codec import decode
 from gateway.settings import ScanSettings
 
@@ -24,7 +24,7 @@ _NEGLIGIBLE = 64 << 10  # bytes in a batch that are not worth a copy
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """Which stored columns to read, and where each told column comes from (None: nulls)."""
+    """Which stored columns to read, and where each declared column comes from (None: nulls)."""
 
     shape: pa.Schema
     reads: tuple[Column, ...]
@@ -50,7 +50,7 @@ def _stored(schema: TableSchema, field: pa.Field) -> Column | None:
     column = schema.column(field.name)
     if column is None:
         raise RequestError(f"column '{field.name}' no longer exists: the schema changed, attach again")
-    if not told_type(column).equals(field.type, check_metadata=True):
+    if not declared_type(column).equals(field.type, check_metadata=True):
         raise RequestError(f"column '{field.name}' changed its type: the schema changed, attach again")
     return column
 

@@ -1,7 +1,7 @@
 """Reading a snapshot: route, filter, pieces, and the stream of full-width batches.
 
 Two routes, one result. Whatever the route, a stream holds a bounded amount of
-memory, gives exactly the told shape, and can be closed from another thread.
+memory, gives exactly the declared shape, and can be closed from another thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import structlog
 
 from gateway.catalog.capabilities import BatchStream, Chunk, ScanReport, ScanRequest
 from gateway.errors import CancelledError
-from gateway.lake.pushdown.datafusion import DataFusion
+from gateway.lake.pushdown.datafusion import DataFusionDialect
 from gateway.lake.pushdown.translation import Binding, Bindings, Conditions, conditions_of, translate
 from gateway.lake.reading.lookups import Selection
 from gateway.lake.reading.own_reads import OwnReads
@@ -38,7 +38,7 @@ from gateway.lake.sql.quoting import double_quoted
 from gateway.lake.tables.schemas import ROWID, TableSchema, is_rowid
 from gateway.lake.tables.snapshots import TABLE, LogSnapshot
 from gateway.settings import ScanSettings
-from gateway.wire.filters import columns_of
+from gateway.wire.filter_tree import columns_of
 from gateway.wire.tickets import Slice
 
 log = structlog.get_logger(__name__)
@@ -113,7 +113,7 @@ class _Query:
 
 
 def _direct_query(projection: Projection, conditions: Conditions, report: ScanReport) -> _Query:
-    translation = translate(DataFusion(), conditions)
+    translation = translate(DataFusionDialect(), conditions)
     report.filters_pushed, report.filters_dropped = translation.pushed, translation.dropped
     # With nothing to read the engine still counts rows, from the files' footers alone.
     columns = ", ".join(double_quoted(column.name) for column in projection.reads) or "1"
@@ -152,7 +152,7 @@ class DirectStream:
         seen, total = 0, self._snapshot.size.rows or 0
         for index, piece in enumerate(self._pieces):
             # Between pieces a cancelled scan ends, even one that finds no rows to hand over.
-            self._start(self._query.sql(slice_predicate(DataFusion(), piece, self._snapshot.schema)))
+            self._start(self._query.sql(slice_predicate(DataFusionDialect(), piece, self._snapshot.schema)))
             while (batch := self._next()) is not None:
                 seen += batch.num_rows
                 progress = min(1.0, max(index / len(self._pieces), seen / total if total else 0.0))

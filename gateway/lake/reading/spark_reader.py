@@ -1,4 +1,4 @@
-"""A scan through Spark, in the told shape; it can be closed from another thread, whatever the JVM does."""
+"""A scan through Spark, in the declared shape; it can be closed from another thread, whatever the JVM does."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pyspark.sql import functions
 
 from gateway.catalog.capabilities import Chunk, ScanReport
 from gateway.errors import CancelledError, GatewayError, InternalError, UnavailableError
-from gateway.lake.pushdown.spark import Spark as SparkWords
+from gateway.lake.pushdown.spark import SparkDialect
 from gateway.lake.pushdown.translation import Conditions, translate
 from gateway.lake.reading.projection import Projection, Widener, pieces_of, rows_per_batch
 from gateway.lake.reading.slices import slice_predicate
 from gateway.lake.reading.spark_batches import SparkBatches, begun_apart, in_background, in_small_partitions
 from gateway.lake.reading.widths import Widths
-from gateway.lake.spark.engine import Profile, Spark, State
+from gateway.lake.spark.engine import Profile, Spark, SparkState
 from gateway.lake.sql.quoting import quoted
 from gateway.lake.tables.snapshots import LogSnapshot
 from gateway.settings import ScanSettings
@@ -55,7 +55,7 @@ class SparkStream:
         self._context: Any = None
         self._batches: SparkBatches | None = None
         self._closed = False
-        if spark.state is not State.READY:
+        if spark.state is not SparkState.READY:
             raise UnavailableError(f"table '{snapshot.table}' needs Spark ({report.route_reason}): {spark.reason}")
 
     def __iter__(self) -> Iterator[Chunk]:
@@ -112,11 +112,11 @@ class SparkStream:
     def _frame(self, session: Any) -> Any:
         snapshot = self._snapshot
         frame = session.read.format("delta").option("versionAsOf", snapshot.version).load(snapshot.uri)
-        translation = translate(SparkWords(), self._conditions)
+        translation = translate(SparkDialect(), self._conditions)
         self.report.filters_pushed, self.report.filters_dropped = translation.pushed, translation.dropped
         if translation.predicate is not None:
             frame = frame.where(translation.predicate)
-        if (part := slice_predicate(SparkWords(), self._slice, snapshot.schema)) is not None:
+        if (part := slice_predicate(SparkDialect(), self._slice, snapshot.schema)) is not None:
             frame = frame.where(part)
         snapshot.check_in_place()  # Spark finds a table by its place, where another one may be by now
         columns = [functions.col(quoted(column.name)) for column in self._projection.reads]

@@ -1,6 +1,6 @@
 """Where Spark is configured, started, watched and stopped.
 
-Spark starts in the background; until it is ready, whoever needs it is told so
+Spark starts in the background; until it is ready, whoever needs it gets an error that says so
 and reads go on without it. A JVM that died is noticed and started anew. SQL
 settings belong to a session, so each use borrows a session of its profile and
 no two threads ever share one.
@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -68,7 +69,7 @@ _PROFILES: dict[Profile, dict[str, str]] = {
 }
 
 
-class State(Enum):
+class SparkState(Enum):
     OFF = "off"
     STARTING = "starting"
     READY = "ready"
@@ -82,7 +83,7 @@ class Spark:
     def __init__(
         self,
         settings: SparkSettings,
-        on_state: Callable[[State], None] = lambda _state: None,
+        on_state: Callable[[SparkState], None] = lambda _state: None,
         *,
         fsync: bool = True,
     ) -> None:
@@ -91,7 +92,7 @@ class Spark:
         self._fsync = fsync
         self._on_state = on_state
         self._lock = threading.Lock()
-        self._state = State.STARTING if settings.enabled else State.OFF
+        self._state = SparkState.STARTING if settings.enabled else SparkState.OFF
         self._reason = "Spark is still starting" if settings.enabled else "Spark is switched off"
         self._root: Any = None
         self._jvm: Any = None  # the process of our own JVM; one that somebody else started is left alone
@@ -103,7 +104,7 @@ class Spark:
         self._thread: threading.Thread | None = None
 
     @property
-    def state(self) -> State:
+    def state(self) -> SparkState:
         return self._state
 
     @property
@@ -114,16 +115,16 @@ class Spark:
     def start(self) -> None:
         """Start in the background; returns at once."""
         self._on_state(self._state)
-        if self._state is State.OFF:
+        if self._state is SparkState.OFF:
             return
         self._thread = threading.Thread(target=self._keep_running, name="spark", daemon=True)
         self._thread.start()
 
     def is_ready(self) -> bool:
         """True once sessions can be had; UnavailableError when Spark cannot start."""
-        if self._state not in (State.STARTING, State.READY):
+        if self._state not in (SparkState.STARTING, SparkState.READY):
             raise UnavailableError(self._reason)
-        return self._state is State.READY
+        return self._state is SparkState.READY
 
     def wait_ready(self, timeout_seconds: float) -> None:
         """Wait until Spark is ready; UnavailableError when it cannot be, or not in time."""
@@ -137,7 +138,7 @@ class Spark:
     def session(self, profile: Profile) -> Iterator[Any]:
         """Borrow a session of this profile for one thread's use."""
         with self._lock:
-            if self._state is not State.READY:
+            if self._state is not SparkState.READY:
                 raise UnavailableError(self._reason)
             root = self._root
             session = self._idle[profile].pop() if self._idle[profile] else None
@@ -149,14 +150,14 @@ class Spark:
         finally:
             with self._lock:
                 self._borrowed -= 1
-                if session is not None and self._root is root and self._state is State.READY:
+                if session is not None and self._root is root and self._state is SparkState.READY:
                     self._idle[profile].append(session)
 
     def keep(self, name: str, make: Callable[[Any], Any]) -> Any:
         """Something that lives as long as the JVM of now, made once by calls into it; None is not kept."""
         with self._keeping:  # calls into the JVM may take their time: not under `_lock`
             with self._lock:
-                if self._state is not State.READY:
+                if self._state is not SparkState.READY:
                     raise UnavailableError(self._reason)
                 kept, root = self._kept, self._root
             if name not in kept and (made := make(root._jvm)) is not None:
@@ -194,7 +195,7 @@ class Spark:
         self._stop.set()
         with self._lock:
             root, self._root, self._kept = self._root, None, {}
-            self._become(State.STOPPED, "the gateway is stopping")
+            self._become(SparkState.STOPPED, "the gateway is stopping")
         if root is not None:
             with contextlib.suppress(Exception):  # a JVM that is already gone cannot be asked to stop
                 root.stop()
@@ -215,7 +216,7 @@ class Spark:
                 if self._stop.is_set():
                     return
                 self._root = root
-                self._become(State.READY, "")
+                self._become(SparkState.READY, "")
             log.info("spark_ready")
             if self._settings.warm_up:
                 self._warm_up()
@@ -227,7 +228,7 @@ class Spark:
         self._end_jvm()
         with self._lock:
             if not self._stop.is_set():
-                self._become(State.STARTING, self._reason or "Spark is starting again")
+                self._become(SparkState.STARTING, self._reason or "Spark is starting again")
         started = time.monotonic()
         session = _build_session(settings)
         self._jvm = _current_jvm()
@@ -243,7 +244,7 @@ class Spark:
                     self._root, self._kept = None, {}
                     self._idle = {profile: [] for profile in Profile}
                     if not self._stop.is_set():
-                        self._become(State.STARTING, "Spark stopped and is starting again")
+                        self._become(SparkState.STARTING, "Spark stopped and is starting again")
                 log.warning("spark_died")
                 return
 
@@ -258,10 +259,10 @@ class Spark:
         reason = error.message if isinstance(error, UnavailableError) else "Spark cannot start; see the gateway's log"
         with self._lock:
             if not self._stop.is_set():
-                self._become(State.FAILED, reason)
+                self._become(SparkState.FAILED, reason)
         log.error("spark_failed", error=type(error).__name__, detail=str(error)[:500])
 
-    def _become(self, state: State, reason: str) -> None:
+    def _become(self, state: SparkState, reason: str) -> None:
         self._state, self._reason = state, reason
         self._on_state(state)
 
@@ -273,7 +274,7 @@ class Spark:
                 for profile in (Profile.LATENCY, Profile.SCAN):
                     # Whoever has real work comes first, and warms Spark by it.
                     while self._stop.wait(_WARM_UP_PAUSE_SECONDS) or self._borrowed:
-                        if self._stop.is_set() or self._state is not State.READY:
+                        if self._stop.is_set() or self._state is not SparkState.READY:
                             return
                     with self.session(profile) as session:
                         _exercise(session, f"{folder}/{profile.value}")
@@ -297,6 +298,8 @@ def _build_session(settings: Mapping[str, str]) -> Any:
     from pyspark.sql import SparkSession
 
     os.environ["JAVA_HOME"] = str(Path(find_java()).resolve().parent.parent)
+    if settings["spark.master"].startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers need the gateway's own packages
     # pyspark logs the SQL of failed queries to standard error; our own log line says what is needed.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
     conf = SparkConf()

@@ -19,7 +19,7 @@ from sqlglot.errors import SqlglotError
 
 from gateway.catalog.names import fold
 from gateway.errors import RequestError
-from gateway.lake.sql.expressions import Kind, is_condition, kind_of, to_spark
+from gateway.lake.sql.expressions import is_condition, to_spark
 
 Found = TypeVar("Found")
 
@@ -82,27 +82,6 @@ def stored_check(text: str, columns: Sequence[Typed]) -> str | None:
         return translate_check(text, columns).stored
     except RequestError:
         return None
-
-
-def translate_expression(text: str, columns: Sequence[Typed]) -> tuple[str, Kind | None]:
-    """Any expression over the columns, in Spark SQL, and what it gives."""
-    tree = parse(f"the expression {_shown(text)}", text, columns)
-    _spell_out_texts(tree, columns)
-    translated = to_spark(tree, columns)
-    if translated is None:
-        raise RequestError(
-            f"the expression {_shown(text)} cannot be used: it does not surely mean the same in Spark and DuckDB"
-        )
-    return translated, kind_of(tree, columns)
-
-
-def _spell_out_texts(tree: exp.Expr, columns: Sequence[Typed]) -> None:
-    """`concat` takes numbers for texts; Spark is told so, lest it take the texts for numbers."""
-    numbers = {column.name for column in columns if pa.types.is_integer(column.type)}
-    for concat in list(tree.find_all(exp.Concat)):
-        for part in list(concat.expressions):
-            if isinstance(part, exp.Column) and part.name in numbers:
-                part.replace(exp.cast(part.copy(), exp.DType.VARCHAR))
 
 
 def translate_default(text: str, column: NamedType) -> str | None:
@@ -220,7 +199,7 @@ def _key_columns(parts: Sequence[exp.Expr], refusal: RequestError) -> tuple[str,
 
 
 def parse(what: str, text: str, columns: Sequence[Typed]) -> exp.Expr:
-    """One expression over these columns, their names as the table spells them; every defect is told with `what`."""
+    """One expression over these columns, their names as the table spells them; every defect is reported with `what`."""
     if len(text) > MAX_TEXT:
         raise RequestError(f"an expression is longer than {MAX_TEXT} characters")
     try:

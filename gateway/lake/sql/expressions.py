@@ -45,28 +45,6 @@ class _Family(Enum):
     OPAQUE = auto()  # only to be asked whether it is null
 
 
-class Kind(Enum):
-    """What the value of an expression is, as far as a cast needs to know."""
-
-    WHOLE = auto()
-    EXACT = auto()  # a decimal, of a precision and scale that are the dialect's own affair
-    FLOATING = auto()
-    TEXT = auto()
-    DAY = auto()
-    MOMENT = auto()
-    INSTANT = auto()
-    TRUTH = auto()
-    NULL = auto()
-
-
-_KINDS = {
-    _Family.TEXT: Kind.TEXT,
-    _Family.DAY: Kind.DAY,
-    _Family.MOMENT: Kind.MOMENT,
-    _Family.INSTANT: Kind.INSTANT,
-    _Family.BOOLEAN: Kind.TRUTH,
-    _Family.NULL: Kind.NULL,
-}
 _WIDE = {_Family.NUMBER, _Family.WHOLE}
 _NUMBERS = {*_WIDE, _Family.SMALL}
 _CLAUSES = {_Family.BOOLEAN, _Family.NULL}
@@ -102,34 +80,6 @@ def to_spark(expression: exp.Expr, columns: Sequence[_Typed]) -> str | None:
 def is_condition(expression: exp.Expr, columns: Sequence[_Typed]) -> bool:
     """Whether the expression, which `to_spark` translates, is true or false."""
     return _family(expression, {fold(column.name): _column_family(column.type) for column in columns}) in _CLAUSES
-
-
-def kind_of(expression: exp.Expr, columns: Sequence[_Typed]) -> Kind | None:
-    """The kind of an expression that `to_spark` translates; None where the column's type is its only description."""
-    family = _family(expression, {fold(column.name): _column_family(column.type) for column in columns})
-    if family not in _NUMBERS:
-        return None if family is None else _KINDS.get(family)
-    found = _number_kinds(expression, {fold(column.name): column.type for column in columns})
-    return next((kind for kind in (Kind.FLOATING, Kind.EXACT) if kind in found), Kind.WHOLE)
-
-
-def _number_kinds(node: exp.Expr, columns: Mapping[str, pa.DataType]) -> set[Kind]:
-    """The kinds of all parts that a number is made of; the widest of them is its own."""
-    match node:
-        case exp.Column():
-            kind = columns[fold(node.name)]
-            if pa.types.is_integer(kind):
-                return {Kind.WHOLE}
-            return {Kind.EXACT if pa.types.is_decimal(kind) else Kind.FLOATING}
-        case exp.Literal():
-            return {Kind.WHOLE if node.name.isdecimal() else Kind.FLOATING if "e" in fold(node.name) else Kind.EXACT}
-        case exp.Length() | exp.Null():
-            return {Kind.WHOLE}
-        case exp.Case():
-            parts = [*(branch.args["true"] for branch in node.args["ifs"]), node.args.get("default")]
-        case _:
-            parts = list(node.iter_expressions())
-    return {kind for part in parts if part is not None for kind in _number_kinds(part, columns)}
 
 
 def _column_family(kind: pa.DataType) -> _Family:

@@ -1,7 +1,7 @@
-"""Delta schemas to the Arrow schemas that clients are told.
+"""Delta schemas to the Arrow schemas that are declared to clients.
 
-The client crashes or shows wrong values when a stream differs from what it was
-told, so one mapping serves both: `shape_of` makes the schema of listings, and
+The client crashes or shows wrong values when a stream differs from what was
+declared, so one mapping serves both: `shape_of` makes the schema of listings, and
 the readers cast to it. The row id is hidden among the columns and shown as the
 last field, marked as the client expects it.
 """
@@ -91,12 +91,12 @@ def read_schema(schema_json: str, configuration: dict[str, str], rowid_column: s
 
 
 def shape_of(schema: TableSchema, *, statistics: bool) -> pa.Schema:
-    """What clients are told: the columns in order, then the row id, with everything the client understands."""
-    checks = [text for text in (_told_check(schema, *check) for check in schema.checks) if text is not None]
+    """What is declared to clients: the columns in order, then the row id, with everything the client understands."""
+    checks = [text for text in (_declared_check(schema, *check) for check in schema.checks) if text is not None]
     # The client asks for every column that it needs, and fails where a type has no statistics.
     statistics = statistics and all(has_statistics(column.form) for column in schema.columns)
     return pa.schema(
-        [*(_told_field(column) for column in schema.columns), rowid_field(schema)],
+        [*(_declared_field(column) for column in schema.columns), rowid_field(schema)],
         metadata=metadata_of(
             {
                 CHECKS_KEY: pack({"constraints": checks}) if checks else None,
@@ -111,17 +111,17 @@ def in_expressions(columns: Sequence[Column]) -> list[Column]:
     return [column if reads_alike(column.form) else replace(column, type=pa.null()) for column in columns]
 
 
-def _told_check(schema: TableSchema, stored: str, original: str | None) -> str | None:
+def _declared_check(schema: TableSchema, stored: str, original: str | None) -> str | None:
     """The client's own words, unless somebody else has changed the constraint since."""
     if original is not None:
-        told = [NamedType(column.name, column.form.told.type) for column in schema.columns]
-        if stored_check(original, told) == stored:
+        declared = [NamedType(column.name, column.form.declared.type) for column in schema.columns]
+        if stored_check(original, declared) == stored:
             return original
     return to_duckdb(stored, in_expressions(schema.columns))
 
 
 def rowid_field(schema: TableSchema) -> pa.Field:
-    # A table without row ids is told to have them all the same: UPDATE on a table
+    # A table without row ids is declared with them all the same: UPDATE on a table
     # listed without a rowid kills the user's DuckDB, a refused exchange does not.
     # The client goes by the mark, so where a column has the name, the field takes another.
     name = ROWID
@@ -134,19 +134,19 @@ def is_rowid(field: pa.Field) -> bool:
     return bool((field.metadata or {}).get(ROWID_KEY))
 
 
-def told_type(column: Column) -> pa.DataType:
-    """Texts are told as views, as the direct reader makes them: it saves a copy of every text (about a tenth)."""
-    kind = column.form.told.type
+def declared_type(column: Column) -> pa.DataType:
+    """Texts are declared as views, as the direct reader makes them: it saves a copy of every text (about a tenth)."""
+    kind = column.form.declared.type
     return pa.string_view() if kind == pa.string() else kind
 
 
-def _told_field(column: Column) -> pa.Field:
+def _declared_field(column: Column) -> pa.Field:
     default = column.client_default
     if default is None and column.default is not None and reads_alike(column.form):
         default = to_duckdb(column.default, ())
     extras = metadata_of({COMMENT_KEY: column.comment, DEFAULT_KEY: default})
-    metadata = {**(column.form.told.metadata or {}), **(extras or {})}
-    return pa.field(column.name, told_type(column), nullable=column.nullable, metadata=metadata or None)
+    metadata = {**(column.form.declared.metadata or {}), **(extras or {})}
+    return pa.field(column.name, declared_type(column), nullable=column.nullable, metadata=metadata or None)
 
 
 def _column(field: dict[str, Any]) -> Column:

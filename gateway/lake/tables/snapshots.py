@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from gateway.catalog.capabilities import Size
+from gateway.catalog.capabilities import TableSize
 from gateway.errors import GatewayError, InternalError, NotFoundError, UnsupportedError
 from gateway.lake.tables.history import available_versions, commit_file
 from gateway.lake.tables.protocols import WriterProtocol
@@ -72,11 +72,11 @@ class LogSnapshot:
         return shape_of(self.schema, statistics=self.offers_statistics)
 
     @cached_property
-    def size(self) -> Size:
+    def size(self) -> TableSize:
         # Rows deleted through deletion vectors are counted: an upper bound, which is what planners need.
         known = self.files.column("num_records")
         rows = None if known.null_count else pc.sum(known, min_count=0).as_py()
-        return Size(rows, pc.sum(self.files.column("size_bytes"), min_count=0).as_py(), self.files.num_rows)
+        return TableSize(rows, pc.sum(self.files.column("size_bytes"), min_count=0).as_py(), self.files.num_rows)
 
     @cached_property
     def rowid_mark(self) -> int:
@@ -319,7 +319,7 @@ def _register(table: DeltaTable, batch_rows: int) -> QueryBuilder:
 
 @contextlib.contextmanager
 def _log_errors(table: str) -> Iterator[None]:
-    """The log reader's errors as ours: a missing log is NotFound, an unreadable one is told in our own words."""
+    """The log reader's errors as ours: a missing log is NotFound, an unreadable one is reported in our own words."""
     try:
         yield
     except GatewayError:

@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 
 class Warehouse:
-    """A catalog's source of tables. Immutable, thread-safe."""
+    """A catalog's source of tables. Thread-safe: the mapped ones never change, folders are listed anew each time."""
 
     def __init__(
         self, root: Folder | None, mapped: Mapping[str, str], open_table: Callable[[TableName, Folder], Readable]

@@ -1,8 +1,8 @@
 """Values between what clients send and see and what Delta stores.
 
 `encode` takes an uploaded column, in whatever form its client writes it, to the
-stored type; `decode` takes a stored column to the told type. Both work on whole
-arrays: a column that is told as it is stored costs a look at its type. Nothing
+stored type; `decode` takes a stored column to the declared type. Both work on whole
+arrays: a column that is declared as it is stored costs a look at its type. Nothing
 is rounded, cut or guessed: a value that does not fit is an error that names the
 column.
 """
@@ -41,15 +41,15 @@ def encode(array: pa.Array, form: StoredForm) -> pa.Array:
         raise RequestError(f"column '{form.name}': a value does not fit {_shown(form)}") from error
 
 
-def decode(array: pa.Array, form: StoredForm, told: pa.DataType) -> pa.Array:
-    """A stored column, as an engine reads it, in the told type."""
+def decode(array: pa.Array, form: StoredForm, declared: pa.DataType) -> pa.Array:
+    """A stored column, as an engine reads it, in the declared type."""
     if form.is_plain:
-        return array if array.type == told else array.cast(told)
+        return array if array.type == declared else array.cast(declared)
     try:
         decoded = _decode(array, form)
     except _MISFITS as error:
         raise PreconditionError(f"column '{form.name}' holds a value that is no {_shown(form)}") from error
-    return decoded if decoded.type == told else decoded.cast(told)
+    return decoded if decoded.type == declared else decoded.cast(declared)
 
 
 def _encode(array: pa.Array, form: StoredForm) -> pa.Array:
@@ -63,10 +63,10 @@ def _encode(array: pa.Array, form: StoredForm) -> pa.Array:
 
 def _decode(array: pa.Array, form: StoredForm) -> pa.Array:
     if form.is_plain:
-        return array if array.type == form.told.type else array.cast(form.told.type)
+        return array if array.type == form.declared.type else array.cast(form.declared.type)
     if form.meaning is not None:
         return decode_leaf(array, form)
-    return _rebuild(array, form, form.told.type, _decode)
+    return _rebuild(array, form, form.declared.type, _decode)
 
 
 def _stored_type(array: pa.Array, form: StoredForm) -> pa.Array:
@@ -94,8 +94,8 @@ def _is_list(kind: pa.DataType) -> bool:
 def _list(array: pa.Array, form: StoredForm, kind: pa.DataType, convert: _Convert) -> pa.Array:
     # Arrow's own cast of list views loses values (seen in version 26), so every list is put together anew.
     lengths = pc.list_value_length(array).cast(pa.int32())
-    told = form.told.type
-    if pa.types.is_fixed_size_list(told) and not pc.all(pc.equal(lengths, told.list_size), min_count=0).as_py():
+    declared = form.declared.type
+    if pa.types.is_fixed_size_list(declared) and not pc.all(pc.equal(lengths, declared.list_size), min_count=0).as_py():
         raise pa.ArrowInvalid("a list of another length")
     ends = pc.cumulative_sum_checked(pc.fill_null(lengths, 0))
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
@@ -153,4 +153,4 @@ def _require_values(values: pa.Array, field: pa.Field) -> None:
 
 
 def _shown(form: StoredForm) -> str:
-    return (str(form.told.type) if form.meaning is None else form.meaning).upper()
+    return (str(form.declared.type) if form.meaning is None else form.meaning).upper()

@@ -47,7 +47,7 @@ def encode_leaf(array: pa.Array, form: StoredForm) -> pa.Array:
     """A plain array of single values as they are stored."""
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), form.arrow)
-    told = form.told.type
+    declared = form.declared.type
     match form.meaning:
         case None:
             return _cast_alike(array, form.arrow)
@@ -56,11 +56,11 @@ def encode_leaf(array: pa.Array, form: StoredForm) -> pa.Array:
         case "uuid":
             return _text_of_uuid(array)
         case "time" | "time_ns":
-            return _within_a_day(_cast_alike(array, told))
+            return _within_a_day(_cast_alike(array, declared))
         case "timestamp_ns":
-            return _cast_alike(array, told).cast(pa.int64())
+            return _cast_alike(array, declared).cast(pa.int64())
         case "timestamp_s" | "timestamp_ms":
-            return _to_micros(_cast_alike(array, told))
+            return _to_micros(_cast_alike(array, declared))
         case "interval":
             return _parts_of_interval(array)
         case "time_tz":
@@ -68,26 +68,26 @@ def encode_leaf(array: pa.Array, form: StoredForm) -> pa.Array:
                 raise OffsetLostError
             return _cast_alike(_cast_alike(array, pa.binary(8)), pa.binary())
         case "utinyint" | "usmallint" | "uinteger" | "ubigint":
-            return _cast_alike(array, told).cast(form.arrow)
+            return _cast_alike(array, declared).cast(form.arrow)
     return _cast_alike(array, form.arrow)
 
 
 def decode_leaf(array: pa.Array, form: StoredForm) -> pa.Array:
-    """Stored values as they are told."""
-    told = form.told.type
+    """Stored values as the client gets them."""
+    declared = form.declared.type
     match form.meaning:
         case "hugeint" | "uhugeint":
             stored = array.cast(pa.binary(16))
-            return _sortable(stored, form.meaning, back=True).cast(told)
+            return _sortable(stored, form.meaning, back=True).cast(declared)
         case "uuid":
-            return _uuid_of_text(array.cast(pa.string())).cast(told)
+            return _uuid_of_text(array.cast(pa.string())).cast(declared)
         case "timestamp_s" | "timestamp_ms":
-            return _from_micros(array.cast(pa.timestamp("us")), told)
+            return _from_micros(array.cast(pa.timestamp("us")), declared)
         case "interval":
             return _interval_of_parts(array)
         case "time_tz":
-            return array.cast(pa.binary(8)).cast(told)
-    return array if array.type == told else array.cast(told)
+            return array.cast(pa.binary(8)).cast(declared)
+    return array if array.type == declared else array.cast(declared)
 
 
 def _cast_alike(array: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -224,11 +224,11 @@ def _to_micros(array: pa.Array) -> pa.Array:
     return pc.if_else(endless, counts, finite.cast(pa.int64())).cast(pa.timestamp("us"))
 
 
-def _from_micros(array: pa.Array, told: pa.DataType) -> pa.Array:
+def _from_micros(array: pa.Array, declared: pa.DataType) -> pa.Array:
     counts = array.cast(pa.int64())
     endless = pc.greater_equal(pc.abs(counts), _ENDLESS)
-    finite = pc.if_else(endless, pa.scalar(0, pa.int64()), counts).cast(pa.timestamp("us")).cast(told)
-    return pc.if_else(endless, counts, finite.cast(pa.int64())).cast(told)
+    finite = pc.if_else(endless, pa.scalar(0, pa.int64()), counts).cast(pa.timestamp("us")).cast(declared)
+    return pc.if_else(endless, counts, finite.cast(pa.int64())).cast(declared)
 
 
 # Intervals: months and days as 32-bit numbers and nanoseconds as a 64-bit one, in sixteen bytes.

@@ -1,4 +1,4 @@
-"""DuckDB's types on Delta: what a column is stored as, and what clients are told it is.
+"""DuckDB's types on Delta: what a column is stored as, and what it is declared as to clients.
 
 Delta has fewer types than DuckDB. A type it lacks is stored as another one, and
 an annotation in the column's metadata says what it stands for. Every field of a
@@ -51,7 +51,7 @@ def _opaque(storage: pa.DataType, name: str) -> pa.DataType:
     return pa.opaque(storage, name, "DuckDB")
 
 
-# What an annotation means: the storage it stands on, and the type that clients are told.
+# What an annotation means: the storage it stands on, and the type that is declared to clients.
 _MEANINGS: dict[str, tuple[pa.DataType, pa.DataType]] = {
     "utinyint": (pa.int16(), pa.uint8()),
     "usmallint": (pa.int32(), pa.uint16()),
@@ -73,7 +73,7 @@ _MEANINGS: dict[str, tuple[pa.DataType, pa.DataType]] = {
     "interval": (INTERVAL_STORAGE, pa.month_day_nano_interval()),
 }
 _OPAQUE = {"hugeint", "uhugeint", "bignum", "varint", "bit", "time_tz"}
-_ANNOTATED = {told: meaning for meaning, (_, told) in _MEANINGS.items() if meaning not in _OPAQUE | {"json"}}
+_ANNOTATED = {declared: meaning for meaning, (_, declared) in _MEANINGS.items() if meaning not in _OPAQUE | {"json"}}
 _ANNOTATED |= {pa.time32("s"): "time", pa.time32("ms"): "time"}
 _DELTA_NAMES = {kind: name for name, kind in _PRIMITIVES.items() if name != "variant"}
 
@@ -88,14 +88,14 @@ class StoredForm:
     `delta` is its type in a Delta schema, the metadata of fields inside it included;
     `annotation` belongs under ANNOTATION_KEY in the field's own metadata. `meaning` is what
     a single value stands for, None where it is itself; `parts` are the forms inside a
-    list, a map (key, value) or a struct. A plain form is stored and told as one type.
+    list, a map (key, value) or a struct. A plain form is stored and declared as one type.
     """
 
     name: str
     arrow: pa.DataType
     delta: Any
     annotation: str | None
-    told: pa.Field
+    declared: pa.Field
     meaning: str | None
     parts: tuple[StoredForm, ...]
     is_plain: bool
@@ -113,7 +113,7 @@ def form_of(name: str, delta: Any, metadata: dict[str, Any]) -> StoredForm:
 
 
 def reads_alike(form: StoredForm) -> bool:
-    """Whether an expression over the stored values says the same of the told ones."""
+    """Whether an expression over the stored values says the same of the declared ones."""
     return form.is_plain or form.meaning in ("utinyint", "usmallint", "uinteger", "ubigint", "json")
 
 
@@ -246,22 +246,22 @@ def _unkept(column: str, field: pa.Field) -> RequestError:
 
 
 def _form(column: str, name: str, delta: Any, tree: _Tree) -> StoredForm:
-    meaning, storage, told = _meaning_of(name, delta, tree)
+    meaning, storage, declared = _meaning_of(name, delta, tree)
     if meaning is None and isinstance(delta, dict):
         return _nested_form(column, name, delta, tree)
     if meaning is None:
         storage = _arrow_type(column, delta)
-        told = pa.field(name, storage)
+        declared = pa.field(name, storage)
     annotation = None if meaning is None else json.dumps(tree)
-    return StoredForm(name, storage, delta, annotation, told, meaning, (), meaning is None)
+    return StoredForm(name, storage, delta, annotation, declared, meaning, (), meaning is None)
 
 
 def _meaning_of(name: str, delta: Any, tree: _Tree) -> tuple[str | None, pa.DataType | None, pa.Field | None]:
     """What a value stands for; an annotation that no longer fits, because others changed the type, says nothing."""
     match tree:
         case str() if tree in _MEANINGS and _without_metadata(delta) == _delta_of(_MEANINGS[tree][0]):
-            storage, told = _MEANINGS[tree]
-            return tree, storage, pa.field(name, told)
+            storage, declared = _MEANINGS[tree]
+            return tree, storage, pa.field(name, declared)
         case {"geometry": str(described)} if delta == "binary":
             extension = {_EXTENSION_NAME: _WKB, _EXTENSION_METADATA: described.encode()}
             return "geometry", pa.binary(), pa.field(name, pa.binary(), metadata=extension)
@@ -285,37 +285,42 @@ def _nested_form(column: str, name: str, delta: dict[str, Any], tree: _Tree) -> 
             value = _form(column, "value", delta["valueType"], within.get("value"))
             parts: tuple[StoredForm, ...] = (key, value)
             holds_null = [False, bool(delta["valueContainsNull"])]
-            stored, told = (pa.map_(*fields) for fields in _both(parts, holds_null))
+            stored, declared = (pa.map_(*fields) for fields in _both(parts, holds_null))
         case "struct" if delta["fields"]:
             fields = delta["fields"]
             parts = tuple(_form(column, f["name"], f["type"], _read_annotation(f.get("metadata"))) for f in fields)
-            stored, told = (pa.struct(inside) for inside in _both(parts, [f["nullable"] for f in fields]))
+            stored, declared = (pa.struct(inside) for inside in _both(parts, [f["nullable"] for f in fields]))
         case _:
             raise UnsupportedError(f"column '{column}' has a nested type that cannot be shown to clients")
-    return _around(name, stored, delta, within, told, parts)
+    return _around(name, stored, delta, within, declared, parts)
 
 
 def _array_form(name: str, delta: dict[str, Any], element: StoredForm, within: dict[str, Any]) -> StoredForm:
-    (stored,), (told,) = _both((element,), [bool(delta["containsNull"])])
+    (stored,), (declared,) = _both((element,), [bool(delta["containsNull"])])
     length = within.get("length")
     if type(length) is int and 0 < length <= _LONGEST_ARRAY:
-        return _around(name, pa.list_(stored), delta, within, pa.list_(told, length), (element,))
-    return _around(name, pa.list_(stored), delta, within, pa.list_(told), (element,))
+        return _around(name, pa.list_(stored), delta, within, pa.list_(declared, length), (element,))
+    return _around(name, pa.list_(stored), delta, within, pa.list_(declared), (element,))
 
 
 def _around(
-    name: str, stored: pa.DataType, delta: Any, within: dict[str, Any], told: pa.DataType, parts: tuple[StoredForm, ...]
+    name: str,
+    stored: pa.DataType,
+    delta: Any,
+    within: dict[str, Any],
+    declared: pa.DataType,
+    parts: tuple[StoredForm, ...],
 ) -> StoredForm:
-    is_plain = all(part.is_plain for part in parts) and not pa.types.is_fixed_size_list(told)
+    is_plain = all(part.is_plain for part in parts) and not pa.types.is_fixed_size_list(declared)
     annotation = json.dumps(within) if within else None
-    return StoredForm(name, stored, delta, annotation, pa.field(name, told), None, parts, is_plain)
+    return StoredForm(name, stored, delta, annotation, pa.field(name, declared), None, parts, is_plain)
 
 
 def _both(parts: tuple[StoredForm, ...], holds_null: list[bool]) -> tuple[list[pa.Field], list[pa.Field]]:
-    """The fields inside a nested type, as they are stored and as they are told."""
+    """The fields inside a nested type, as they are stored and as they are declared."""
     pairs = list(zip(parts, holds_null, strict=True))
     stored = [pa.field(part.name, part.arrow, nullable) for part, nullable in pairs]
-    return stored, [part.told.with_nullable(nullable) for part, nullable in pairs]
+    return stored, [part.declared.with_nullable(nullable) for part, nullable in pairs]
 
 
 def _arrow_type(column: str, delta: Any) -> pa.DataType:

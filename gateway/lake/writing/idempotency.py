@@ -51,7 +51,7 @@ class Head(Protocol):
 class Answer:
     digest: str
     committed: Committed
-    told_at: float  # seconds since the epoch
+    written_at: float  # seconds since the epoch
     transaction: str | None = None
 
 
@@ -97,7 +97,7 @@ class Answers:
         """Forget the keys that are older than the window."""
         since = self._clock() - self._window_seconds
         with self._lock:
-            while self._known and next(iter(self._known.values())).told_at < since:
+            while self._known and next(iter(self._known.values())).written_at < since:
                 self._known.popitem(last=False)
 
     def find(self, context: WriteContext) -> Committed | None:
@@ -154,7 +154,7 @@ class Answers:
         since = self._clock() - self._window_seconds
         self._catch_up(since)
         answer = self._known.get(identity)
-        if answer is None or answer.told_at < since:
+        if answer is None or answer.written_at < since:
             return None
         if answer.transaction != context.transaction and (refusal := context.refusal()) is not None:
             raise refusal  # a statement of another transaction is not sent again here

@@ -244,9 +244,9 @@ def violation(key: Key, row: dict[str, Any]) -> ConstraintError:
 
 def _shown(column: Column, stored: Any) -> str:
     """A value as clients write it, not as it is stored."""
-    form, told = column.form, column.form.told.type
+    form, declared = column.form, column.form.declared.type
     if form.meaning in ("hugeint", "uhugeint"):
         return str(wide_integer(bytes(stored), form.meaning))
-    if form.is_plain or not (pa.types.is_time(told) or pa.types.is_timestamp(told)):
+    if form.is_plain or not (pa.types.is_time(declared) or pa.types.is_timestamp(declared)):
         return str(stored)
-    return str(decode(pa.array([stored], column.type), form, told).cast(pa.string())[0])
+    return str(decode(pa.array([stored], column.type), form, declared).cast(pa.string())[0])

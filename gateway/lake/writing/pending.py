@@ -10,8 +10,8 @@ from gateway.errors import GatewayError
 from gateway.lake.commits.notes import StatementNote
 from gateway.lake.tables.id_sets import IdSet
 from gateway.lake.tables.internal_names import ROWID_FIELD
+from gateway.lake.writing.conversion import UploadPlan
 from gateway.lake.writing.staging import StagedRows
-from gateway.lake.writing.uploads import UploadPlan
 
 # Of row ids, in the note of a statement that has its commit to itself: what changed is then what the commit changed.
 _NOTED_CHARACTERS = 16_384
@@ -24,7 +24,7 @@ class Committed:
     affected: int
     version: int | None
     row_ids: IdSet = field(default_factory=IdSet)
-    is_repeat: bool = field(default=False, compare=False)  # it was written before, and is only told again
+    is_repeat: bool = field(default=False, compare=False)  # it was written before, and is only reported again
 
 
 Outcome: TypeAlias = Committed | GatewayError

@@ -1,6 +1,6 @@
 """From statements that wait to one change set, as of one head of the table.
 
-Each statement is judged by itself: what is wrong with one is told to that one,
+Each statement is judged by itself: what is wrong with one is the error of that one,
 and the others go on without it. Nothing is written here.
 """
 

@@ -46,9 +46,9 @@ def _check_with_spark(session: Any, snapshot: LogSnapshot, key: Key, change: Cha
         new = new.where(value.isNotNull())  # a key with a NULL in it is like no other
     counted = new.groupBy(*columns).agg(functions.count(functions.lit(1)).alias(COUNT))
     twice = counted.where(functions.col(COUNT) > 1)
-    for doubled in (twice.select(*columns), _join(new, table, key)):
+    for duplicates in (twice.select(*columns), _join(new, table, key)):
         # Through Arrow: a row of pyspark's own has its times in the time zone of this machine.
-        if (found := doubled.limit(1).toArrow()).num_rows:
+        if (found := duplicates.limit(1).toArrow()).num_rows:
             raise violation(key, values_of(found))
 
 

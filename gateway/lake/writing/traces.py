@@ -76,12 +76,12 @@ def _statements(log: Folder, version: int, transaction: str) -> list[dict[str, A
         if transaction.encode() not in line and b"reverts" not in line:
             return []
         note = json.loads(json.loads(line)["commitInfo"]["userMetadata"])[_KEY]
-        return list(_told(note))
+        return list(_statements_of(note))
     except (UnavailableError, KeyError, TypeError, ValueError):
         return []
 
 
-def _told(note: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _statements_of(note: dict[str, Any]) -> Iterator[dict[str, Any]]:
     # Commits of earlier versions name the transaction once for all their statements.
     for statement in (note, *note.get("statements", ())):
         if isinstance(statement, dict):

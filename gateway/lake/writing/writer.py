@@ -33,13 +33,13 @@ from gateway.lake.reading.pruning import files_for
 from gateway.lake.spark.engine import Profile
 from gateway.lake.tables.snapshots import LogSnapshot
 from gateway.lake.writing.change_sets import ChangeSet
-from gateway.lake.writing.committer import Committer
+from gateway.lake.writing.commit_queue import CommitQueue
 from gateway.lake.writing.conflicts import Conflicts
 from gateway.lake.writing.merge import run_append, run_merge
 from gateway.lake.writing.pending import Committed, Outcome, Pending, Undoing, Work
 from gateway.lake.writing.preparation import prepare
 from gateway.lake.writing.spark_keys import check_keys_with_spark
-from gateway.lake.writing.turns import Turns
+from gateway.lake.writing.table_lock import TableLock
 from gateway.lake.writing.undo import prepare_undo
 from gateway.lake.writing.violations import find_violations
 from gateway.settings import StagingSettings, WriteSettings
@@ -59,23 +59,23 @@ class TableWriter:
     def __init__(self, landing: Landing, settings: WriteSettings, staging: StagingSettings) -> None:
         self._landing = landing
         self._table = landing.table
-        self._turns = Turns(landing.table)
+        self._lock = TableLock(landing.table)
         self._settings = settings
         self._conflicts = Conflicts(landing.table, landing.snapshots, landing.log_folder)
-        self._committer = Committer(landing.table, self._commit_group, settings, staging)
+        self._queue = CommitQueue(landing.table, self._commit_group, settings, staging)
 
     def commit(self, work: Work) -> Committed:
-        with self.beside_others(work.context.is_cancelled):
-            return self._committer.commit(work)
+        with self.shared(work.context.is_cancelled):
+            return self._queue.commit(work)
 
-    def beside_others(self, is_cancelled: Callable[[], bool] = lambda: False) -> AbstractContextManager[None]:
+    def shared(self, is_cancelled: Callable[[], bool] = lambda: False) -> AbstractContextManager[None]:
         """For what writes rows: never beside a change of the table's definition or place."""
-        return self._turns.with_others(self._settings.wait_seconds, is_cancelled)
+        return self._lock.shared(self._settings.wait_seconds, is_cancelled)
 
     @contextmanager
-    def paused(self, wait_seconds: float) -> Iterator[None]:
+    def exclusive(self, wait_seconds: float) -> Iterator[None]:
         """Alone with the table, and sure that no earlier commit may still land."""
-        with self._turns.alone(wait_seconds):
+        with self._lock.exclusive(wait_seconds):
             self._landing.settle_earlier()
             yield
 
@@ -106,7 +106,7 @@ class TableWriter:
         return {work: outcome for group in groups for work, outcome in self._commit_group(group, tried).items()}
 
     def _blame(self, group: Sequence[Work], error: GatewayError) -> dict[Work, Outcome]:
-        """One or more of the statements are at fault: they are told, and the others are written without them."""
+        """One or more of the statements are at fault: they get the error, and the others are written without them."""
         if len(group) == 1:
             return {group[0]: error}
         guilty = self._find_guilty(group) if isinstance(error, ConstraintError) else {}
@@ -153,7 +153,7 @@ class TableWriter:
         return change
 
     def _reverted(self, head: LogSnapshot, version: int, affected: int) -> GatewayError:
-        """A commit that holds other rows than it should is never told as a success: it is taken back."""
+        """A commit that holds other rows than it should is never reported as a success: it is taken back."""
         log.error("commit_miscounted", table=self._table, version=version, affected=affected)
         note = CommitNote((StatementNote("revert", "deltaport", affected, reverts=version),))
         try:

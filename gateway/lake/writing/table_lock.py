@@ -12,7 +12,7 @@ from gateway.errors import CancelledError, UnavailableError
 _LOOK_SECONDS = 1  # how often a waiting statement looks whether its caller is still there
 
 
-class Turns:
+class TableLock:
     """Thread-safe. Whoever wants to be alone goes before statements that come later."""
 
     def __init__(self, table: str) -> None:
@@ -23,11 +23,11 @@ class Turns:
         self._wanting = 0
 
     @property
-    def is_wanted_alone(self) -> bool:
+    def is_wanted_exclusively(self) -> bool:
         return self._wanting > 0
 
     @contextlib.contextmanager
-    def with_others(self, wait_seconds: float, is_cancelled: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    def shared(self, wait_seconds: float, is_cancelled: Callable[[], bool] = lambda: False) -> Iterator[None]:
         """For a statement's commit, beside those of others; waits for a change of the table to end, but not for ever.
 
         UnavailableError when that takes too long, CancelledError when nobody wants the answer any more.
@@ -51,7 +51,7 @@ class Turns:
                 self._changed.notify_all()
 
     @contextlib.contextmanager
-    def alone(self, wait_seconds: float) -> Iterator[None]:
+    def exclusive(self, wait_seconds: float) -> Iterator[None]:
         """For a change of the table; UnavailableError when statements do not end in time."""
         deadline = time.monotonic() + wait_seconds
         with self._changed:

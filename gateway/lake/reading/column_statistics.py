@@ -1,6 +1,6 @@
 """Column statistics out of the Delta log alone, never narrower than the data.
 
-DuckDB trusts what it is told and leaves rows out by it. So a bound is given
+DuckDB trusts the statistics that it gets and leaves rows out by it. So a bound is given
 only where every file proves one: deletion vectors only make bounds wider than
 needed, timestamps are cut to milliseconds (the upper bound is moved up), long
 texts may be cut without a trace (no bound), floats may hide NaN (no bound),
@@ -25,7 +25,7 @@ _CUT_OFF = 999  # microseconds that may be cut off; a whole millisecond more cou
 def column_statistics(snapshot: LogSnapshot, column: Column) -> ColumnStatistics:
     if snapshot.files.num_rows == 0:
         return ColumnStatistics()
-    low, high = _told(column.form, *_bounds(snapshot, column))
+    low, high = _client_bounds(column.form, *_bounds(snapshot, column))
     may_have_null, may_have_value = _presence(snapshot, column)
     return ColumnStatistics(low, high, may_have_null, may_have_value)
 
@@ -60,23 +60,24 @@ def _bounds(snapshot: LogSnapshot, column: Column) -> tuple[pa.Scalar | None, pa
     return (low, high) if low is not None and high is not None else (None, None)
 
 
-def _told(form: StoredForm, low: pa.Scalar | None, high: pa.Scalar | None) -> tuple[pa.Scalar | None, pa.Scalar | None]:
-    """Bounds of stored values as bounds of told ones; unknown where their order or their precision differs."""
+def _client_bounds(
+    form: StoredForm, low: pa.Scalar | None, high: pa.Scalar | None
+) -> tuple[pa.Scalar | None, pa.Scalar | None]:
+    """Bounds of stored values as bounds of the client's; unknown where their order or their precision differs."""
     if low is None or high is None or form.is_plain or form.meaning == "json":
         return low, high
-    told = form.told.type
+    declared = form.declared.type
     match form.meaning:
         case "utinyint" | "usmallint" | "uinteger" | "time" | "time_ns" | "timestamp_ns":
             try:
-                return low.cast(told), high.cast(told)
+                return low.cast(declared), high.cast(declared)
             except pa.ArrowInvalid:  # others wrote what does not fit
                 return None, None
         case "timestamp_s" | "timestamp_ms":
             micros = 10**6 if form.meaning == "timestamp_s" else 10**3
             first, last = (bound.cast(pa.int64()).as_py() for bound in (low, high))
-            return pa.scalar(first // micros, pa.int64()).cast(told), pa.scalar(-(-last // micros), pa.int64()).cast(
-                told
-            )
+            bounds = pa.array([first // micros, -(-last // micros)], pa.int64()).cast(declared)
+            return bounds[0], bounds[1]
     return None, None
 
 

@@ -26,10 +26,10 @@ from gateway.lake.tables.internal_names import ROWID_FIELD
 from gateway.lake.tables.schemas import Column
 from gateway.lake.values.types import stored_form
 from gateway.lake.writing.change_sets import ChangeSet
-from gateway.lake.writing.committer import Committer
+from gateway.lake.writing.commit_queue import CommitQueue
+from gateway.lake.writing.conversion import UploadPlan
 from gateway.lake.writing.pending import Committed, Outcome, Pending
 from gateway.lake.writing.staging import StagedRows, StagingFolder
-from gateway.lake.writing.uploads import UploadPlan
 from gateway.settings import StagingSettings, WriteSettings
 
 KIND = stored_form(pa.field("v", pa.int64()))
@@ -44,7 +44,7 @@ class Table:
         self.decide: Callable[[Sequence[Pending]], Mapping[Pending, Outcome]] = self._all_land
         self.held = threading.Event()
         self.held.set()
-        self.committer = Committer("t", self._commit, WriteSettings(**settings), self.staging.settings)
+        self.committer = CommitQueue("t", self._commit, WriteSettings(**settings), self.staging.settings)
         self.pool = ThreadPoolExecutor(32)
 
     def _commit(self, group: Sequence[Pending]) -> Mapping[Pending, Outcome]:

@@ -86,7 +86,7 @@ class ComputedColumns:
 def plan_upload(
     operation: Operation, schema: TableSchema, upload: pa.Schema, partitions: Partitions = NO_PARTITIONS
 ) -> UploadPlan:
-    """Match an upload with the table by name; every defect is told before a row is taken."""
+    """Match an upload with the table by name; every defect is reported before a row is taken."""
     check_writable(column.name for column in (*schema.columns, schema.rowid) if column is not None)
     if operation is Operation.INSERT:
         return UploadPlan(_match_all(schema, upload), None, partitions)

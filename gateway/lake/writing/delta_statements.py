@@ -21,10 +21,10 @@ from gateway.lake.tables.schemas import is_rowid
 from gateway.lake.tables.snapshots import LogSnapshot, Snapshots
 from gateway.lake.values.codec import decode
 from gateway.lake.writing.change_sets import last_of_each
+from gateway.lake.writing.conversion import ComputedColumns, Partitions, convert, plan_upload
 from gateway.lake.writing.idempotency import Answers, digest_of
 from gateway.lake.writing.pending import Committed, Pending
 from gateway.lake.writing.staging import StagedRows, StagingFolder
-from gateway.lake.writing.uploads import ComputedColumns, Partitions, convert, plan_upload
 
 if TYPE_CHECKING:
     from gateway.lake.writing.writer import TableWriter
@@ -167,7 +167,7 @@ class DeltaStatement:
 
     def _inserted(self, rows: pa.Table) -> pa.RecordBatch:
         """The new rows as they will be stored; their ids are given at the commit, which is still to come."""
-        return self._as_told(rows.select(list(self._plan.names)))
+        return self._as_declared(rows.select(list(self._plan.names)))
 
     def _updated(self, batch: pa.RecordBatch, rows: pa.Table) -> pa.RecordBatch:
         """The rows that are there, each once, with their new values."""
@@ -183,7 +183,7 @@ class DeltaStatement:
         beside = found.take(pc.index_in(last.column(ROWID_FIELD), found.column(0).combine_chunks()))
         for name in self._plan.names:
             beside = beside.append_column(last.schema.field(name), last.column(name))
-        return self._as_told(beside)
+        return self._as_declared(beside)
 
     def _refuse_repeated(self, row_ids: pa.ChunkedArray) -> None:
         """The last value of a row counts, but an earlier batch was already answered with another one."""
@@ -201,10 +201,10 @@ class DeltaStatement:
         row_ids = found.column(0).to_pylist()
         found = found.filter(pa.array([row_id not in self._returned_ids for row_id in row_ids], pa.bool_()))
         self._returned_ids.update(row_ids)
-        return self._as_told(found)
+        return self._as_declared(found)
 
-    def _as_told(self, rows: pa.Table) -> pa.RecordBatch:
-        """Stored rows in the told shape; the row id is null where it is not among them."""
+    def _as_declared(self, rows: pa.Table) -> pa.RecordBatch:
+        """Stored rows in the declared shape; the row id is null where it is not among them."""
         schema, arrays = self._snapshot.schema, []
         for field in self._snapshot.shape:
             stored = schema.rowid if is_rowid(field) else schema.column(field.name)

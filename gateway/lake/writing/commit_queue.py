@@ -58,7 +58,7 @@ class _Group:
         )
 
 
-class Committer:
+class CommitQueue:
     """The queue of one table. Thread-safe: `_changed` guards the queue, the leader and the outcomes."""
 
     def __init__(

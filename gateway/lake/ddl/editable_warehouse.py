@@ -43,11 +43,11 @@ _NEVER = object()
 class Retirable(Protocol):
     """A table that can be taken out of use."""
 
-    def alone(self) -> contextlib.AbstractContextManager[None]:
+    def exclusive(self) -> contextlib.AbstractContextManager[None]:
         """No statement of this gateway writes to the table meanwhile."""
 
     def retire(self) -> None:
-        """Its place is not its own any more; whoever still uses it is told so."""
+        """Its place is not its own any more; whoever still uses it gets an error that says so."""
 
 
 class EditableWarehouse(Warehouse):
@@ -160,7 +160,7 @@ class EditableWarehouse(Warehouse):
             note, creation = noted
             is_gone = False
             if not complete:
-                with _alone(table):
+                with _exclusively(table):
                     is_gone = self._take_back(creation)
                     if is_gone:
                         _retire(table)
@@ -292,7 +292,7 @@ class EditableWarehouse(Warehouse):
     @contextlib.contextmanager
     def _taken_out(self, table: Readable) -> Iterator[None]:
         """No statement writes to the table, and after the wait for that it is still there, and ours to move."""
-        with _alone(table):
+        with _exclusively(table):
             self._check_writer()
             _require_log(self._at(_place(table.name)), table.name)
             yield
@@ -349,10 +349,10 @@ def _require_log(folder: Folder, name: TableName) -> None:
 
 
 @contextlib.contextmanager
-def _alone(table: Readable) -> Iterator[None]:
+def _exclusively(table: Readable) -> Iterator[None]:
     if not isinstance(table, Retirable):
         raise InternalError(f"table '{table.name}' cannot be taken out of use")
-    with table.alone():
+    with table.exclusive():
         yield
 
 

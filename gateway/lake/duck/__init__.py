@@ -1,0 +1,1 @@
+"""DuckDB's expressions, judged by DuckDB itself."""
