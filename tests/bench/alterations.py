@@ -12,7 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from gateway.lake.spark.engine import Profile, table_at
+from gateway.lake.spark.engine import Profile
+from gateway.lake.sql.quoting import table_at
 from tests.airport import AirportClient
 from tests.bench.data import Data
 from tests.bench.report import Duel, Results

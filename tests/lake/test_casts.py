@@ -51,9 +51,9 @@ def _rewrite(text: str, inputs: Sequence[StoredForm], new: StoredForm) -> Rewrit
 
 def _computed(rewrite: Rewrite, *stored: pa.Array) -> pa.Array:
     """What a worker makes of a batch."""
-    told = [decode(array, form, form.declared.type) for array, form in zip(stored, rewrite.inputs, strict=True)]
+    declared = [decode(array, form, form.declared.type) for array, form in zip(stored, rewrite.inputs, strict=True)]
     with Evaluator(rewrite.expression) as evaluator:
-        values = evaluator.evaluate(pa.record_batch(told, pa.schema([form.declared for form in rewrite.inputs])))
+        values = evaluator.evaluate(pa.record_batch(declared, pa.schema([form.declared for form in rewrite.inputs])))
     return encode(values, rewrite.form)
 
 

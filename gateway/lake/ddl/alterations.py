@@ -67,7 +67,7 @@ class EveryRow:
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """The values of a column anew: `expression` over the old rows' `inputs`, kept as `form` says."""
+    """The values of a column anew: `expression` over the old rows' `inputs`, stored in this `form`."""
 
     expression: RowExpression
     inputs: tuple[StoredForm, ...]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import faulthandler
 import re
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -67,19 +67,36 @@ def _computation(rewrite: Rewrite) -> Callable[[Iterator[pa.Array]], Iterator[pa
     def compute(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:  # Spark goes by these types
         with _bounded_memory(), Evaluator(expression) as evaluator:
             for batch in batches:
-                stored = batch if isinstance(batch, tuple) else (batch,)  # a single column comes by itself
-                faulthandler.dump_traceback_later(2 * SECONDS, exit=True)
-                try:
-                    pairs = zip(stored, inputs, strict=True)
-                    decoded = [decode(array, each, each.declared.type) for array, each in pairs]
-                    values = evaluator.evaluate(pa.record_batch(decoded, schema=schema))
-                    yield encode(values, form)
-                except GatewayError as error:
-                    raise EvaluationError(f"cannot be computed: {error.message}") from None
-                finally:
-                    faulthandler.cancel_dump_traceback_later()
+                arrays = batch if isinstance(batch, tuple) else (batch,)  # a single column comes by itself
+                with _ended_when_stuck():
+                    values = evaluator.evaluate(pa.record_batch(_decoded(arrays, inputs), schema=schema))
+                    stored = _encoded(values, form)
+                yield stored
 
     return compute
+
+
+def _decoded(arrays: Iterable[pa.Array], forms: Iterable[StoredForm]) -> list[pa.Array]:
+    try:
+        return [decode(array, form, form.declared.type) for array, form in zip(arrays, forms, strict=True)]
+    except GatewayError as error:
+        raise EvaluationError(f"cannot be computed: {error.message}") from None
+
+
+def _encoded(values: pa.Array, form: StoredForm) -> pa.Array:
+    try:
+        return encode(values, form)
+    except GatewayError:
+        raise EvaluationError("has a value that does not fit") from None
+
+
+@contextmanager
+def _ended_when_stuck() -> Iterator[None]:
+    faulthandler.dump_traceback_later(2 * SECONDS, exit=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @contextmanager
