@@ -208,8 +208,9 @@ class SqlSession:
         )
 
     def _drop(self, tree: exp.Drop) -> None:
+        [table] = tree.find_all(exp.Table)
         assert tree.kind == "TABLE"
-        self._client.ddl.drop_table(tree.this.db, tree.this.name)
+        self._client.ddl.drop_table(table.db, table.name)
 
     def _alter(self, tree: exp.Alter) -> None:
         schema, table, ddl = tree.this.db, tree.this.name, self._client.ddl
