@@ -2,14 +2,14 @@
 
 GatewayError
 ├── RequestError                 the caller's input is wrong; the same call will fail again
-│   ├── MalformedTicketError     a ticket that this gateway did not write, or wrote otherwise
-│   └── MalformedFilterError     a filter document that is no filter document
+│   ├── MalformedTicketError     a ticket that is not of this gateway, or of another version of it
+│   └── MalformedFilterError     a filter document that cannot be parsed
 ├── NotFoundError                the schema, table, column or version does not exist
 ├── UnsupportedError             a thing the gateway does not do
 ├── PreconditionError            the table or transaction is not in a state for this
 ├── DeniedError                  the caller may not do this
 ├── ConstraintError              a constraint of the table would be broken
-├── ConflictError                others were faster; start over
+├── ConflictError                another writer committed first; start over
 ├── UnavailableError             not now; the same call may work later
 ├── CancelledError               the caller went away, or the work was stopped
 ├── OutcomeUnknownError          a commit that may or may not have landed
@@ -62,7 +62,7 @@ class ConstraintError(GatewayError):
 
 
 class ConflictError(GatewayError):
-    """Somebody else committed first; starting over may work."""
+    """Another writer committed first; starting over may work."""
 
 
 class UnavailableError(GatewayError):

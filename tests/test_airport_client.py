@@ -331,7 +331,7 @@ def test_a_scan_gives_the_requested_columns_and_keeps_the_full_width(client: Air
     assert (scanned.num_rows, scanned.endpoints, scanned.progress) == (4, 1, [])
 
 
-def test_statistics_are_asked_by_the_scan_and_told(client: AirportClient) -> None:
+def test_a_scan_asks_for_statistics_and_reports_them(client: AirportClient) -> None:
     scanned = client.scan("demo", "people_stats", ["age"])
     assert scanned.statistics["age"]["max"] == 47
     assert client.column_statistics("demo", "people_stats", "name")["min"] == "Ann"

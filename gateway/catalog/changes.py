@@ -3,7 +3,7 @@
 A statement takes an upload batch by batch and becomes one atomic change when it
 is committed; until then nothing is written that anybody could see. The forms
 that take the rowid inside the batches are preferred over those that take a
-list of ids; `update_of` and `delete_of` choose, in one place, for everyone.
+list of ids; `open_update` and `open_delete` choose, in one place, for everyone.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ def require_rowid(operation: Operation, upload: pa.Schema) -> int:
     return index
 
 
-def insert_into(
+def open_insert(
     table: object, name: TableName, upload: pa.Schema, options: WriteOptions, context: WriteContext
 ) -> Statement:
     able = abilities_of(table)
@@ -262,7 +262,7 @@ def insert_into(
     return able.insert(upload, options, context)
 
 
-def update_of(table: object, upload: pa.Schema, options: WriteOptions, context: WriteContext) -> Statement:
+def open_update(table: object, upload: pa.Schema, options: WriteOptions, context: WriteContext) -> Statement:
     """An UPDATE whose batches hold the rowid, whichever form the table has."""
     able = abilities_of(table)
     if isinstance(able, BatchUpdatable):
@@ -273,7 +273,7 @@ def update_of(table: object, upload: pa.Schema, options: WriteOptions, context: 
     raise PreconditionError("table does not support UPDATE operations")
 
 
-def delete_of(table: object, upload: pa.Schema, options: WriteOptions, context: WriteContext) -> Statement:
+def open_delete(table: object, upload: pa.Schema, options: WriteOptions, context: WriteContext) -> Statement:
     """A DELETE whose batches hold the rowid, whichever form the table has."""
     able = abilities_of(table)
     if isinstance(able, BatchDeletable):

@@ -19,7 +19,7 @@ from gateway.errors import NotFoundError, PreconditionError, RequestError, Unsup
 from gateway.wire.ddl_messages import Alteration, OnConflict, TableDefinition
 
 # The client answers every look-up of this name by itself, with "not found".
-_UNSEEN_SCHEMA = "main"
+_INVISIBLE_SCHEMA = "main"
 
 
 @runtime_checkable
@@ -32,14 +32,14 @@ class Editable(Protocol):
         """PreconditionError when it holds anything."""
 
     def create_table(self, name: TableName, definition: TableDefinition, replaced: Readable | None) -> Readable:
-        """Make a table; `replaced` is dropped in the same stroke."""
+        """Make a table; `replaced` is dropped in the same change."""
 
     def drop_table(self, table: Readable) -> None: ...
 
     def rename_table(self, table: Readable, name: TableName) -> Readable: ...
 
     def begin_creation(self, table: Readable) -> None:
-        """The first rows of a new table are on their way: should they never arrive, the table goes again."""
+        """The first rows of a new table are on their way: should they never arrive, the table is dropped."""
 
     def end_creation(self, table: Readable, *, complete: bool) -> bool:
         """How it ended. True when the table is gone: it was not complete, and nobody else had written to it."""
@@ -54,21 +54,21 @@ class Alterable(Protocol):
 
 
 class Editor:
-    """Edits one catalog. Thread-safe: `_naming` lets one change of names run at a time."""
+    """Edits one catalog. Thread-safe: `_names_lock` lets one change of names run at a time."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
-        self._naming = threading.Lock()
+        self._names_lock = threading.Lock()
 
     def create_schema(self, schema: str) -> list[Readable]:
         """Make a schema, or find it there: the client sends the same for IF NOT EXISTS. Its tables."""
         check_name("schema", schema)
-        if fold(schema) == _UNSEEN_SCHEMA:
+        if fold(schema) == _INVISIBLE_SCHEMA:
             raise RequestError(
                 f"schema name '{schema}' cannot be used: DuckDB's client cannot see a schema of that name"
             )
         source = self._source()
-        with self._naming:
+        with self._names_lock:
             listing = self.catalog.listing()
             if fold(schema) not in listing.schemas:
                 source.create_schema(schema)
@@ -78,7 +78,7 @@ class Editor:
 
     def drop_schema(self, schema: str, *, ignore_not_found: bool) -> None:
         source = self._source()
-        with self._naming:
+        with self._names_lock:
             listing = self.catalog.listing()
             written = listing.schemas.get(fold(schema))
             if written is None:
@@ -98,7 +98,7 @@ class Editor:
     ) -> tuple[Readable, bool]:
         """The table, and whether it was made just now."""
         source = self._source()
-        with self._naming:
+        with self._names_lock:
             name = self._new_name(schema, table)
             existing = self._find(name.schema, table)
             if existing is not None and on_conflict is OnConflict.IGNORE:
@@ -111,7 +111,7 @@ class Editor:
 
     def drop_table(self, schema: str, table: str, *, ignore_not_found: bool) -> None:
         source = self._source()
-        with self._naming:
+        with self._names_lock:
             try:
                 found = self.catalog.table(schema, table)
             except NotFoundError:
@@ -123,7 +123,7 @@ class Editor:
 
     def rename_table(self, table: Readable, new_name: str) -> Readable:
         source = self._source()
-        with self._naming:
+        with self._names_lock:
             name = self._new_name(table.name.schema, new_name)
             other = self._find(name.schema, new_name)
             if other is not None and other is not table:
@@ -147,7 +147,7 @@ class Editor:
         self._source().begin_creation(table)
 
     def end_creation(self, table: Readable, *, complete: bool) -> None:
-        with self._naming:
+        with self._names_lock:
             if self._source().end_creation(table, complete=complete):
                 self.catalog.edit(lambda now: _without_table(now, table))
 

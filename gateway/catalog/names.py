@@ -22,7 +22,7 @@ def check_name(kind: str, name: str) -> str:
     """Return the name, or raise a RequestError that says which rule it breaks."""
     defect = _defect(name)
     if defect is not None:
-        raise RequestError(f"{kind} name {_shown(name)} {defect}")
+        raise RequestError(f"{kind} name {_printable(name)} {defect}")
     return name
 
 
@@ -47,7 +47,7 @@ def _defect(name: str) -> str | None:
     return None
 
 
-def _shown(name: str) -> str:
+def _printable(name: str) -> str:
     """The name fit for a message: short, and without anything that could disturb a terminal or a log line."""
     clean = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in name)
     return f"'{clean}'" if len(clean) <= 60 else f"'{clean[:60]}…'"
@@ -78,5 +78,5 @@ def parse_qualified(text: str) -> tuple[str, str]:
     """`schema.table`, as in the settings, to its two checked parts."""
     schema, dot, table = text.partition(".")
     if not dot:
-        raise RequestError(f"table name {_shown(text)} must have the form schema.table")
+        raise RequestError(f"table name {_printable(text)} must have the form schema.table")
     return check_name("schema", schema), check_name("table", table)

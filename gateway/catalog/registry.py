@@ -60,8 +60,8 @@ class _Edited:
 
 
 class Catalog:
-    """One catalog. Thread-safe: readers take the listing as it is, `_refreshing` lets one refresh run at a time,
-    `_changing` guards what replaces the listing."""
+    """One catalog. Thread-safe: readers take the listing as it is, `_refresh_lock` lets one refresh run at a time,
+    `_listing_lock` guards what replaces the listing."""
 
     def __init__(
         self,
@@ -75,9 +75,9 @@ class Catalog:
         self.description = description
         self._source = source
         self._run_all = run_all
-        self._refreshing = threading.Lock()
+        self._refresh_lock = threading.Lock()
         self._refreshes_begun = 0
-        self._changing = threading.Lock()
+        self._listing_lock = threading.Lock()
         self._edited: _Edited | None = None  # since the refresh that runs began
         self._listing = Listing()
         self._version = first_version
@@ -94,7 +94,7 @@ class Catalog:
             self.refresh()
         return self._listing
 
-    def known(self) -> Listing:
+    def last_listing(self) -> Listing:
         """The listing as of the last refresh, empty before the first; never waits."""
         return self._listing
 
@@ -115,13 +115,13 @@ class Catalog:
 
     def forget(self, table: Readable) -> None:
         """A statement found this table gone; the next refresh would too."""
-        with self._changing:
+        with self._listing_lock:
             key = fold(table.name.schema), fold(table.name.table)
             if self._listing.tables.get(key) is table:
                 if self._edited is not None:  # a refresh that runs may have passed it while it was there
                     self._edited.tables.add(key)
                 tables = {k: v for k, v in self._listing.tables.items() if k != key}
-                self._become(self._listing.schemas, tables, self._listing.broken)
+                self._replace_listing(self._listing.schemas, tables, self._listing.broken)
 
     @property
     def source(self) -> Source:
@@ -130,13 +130,13 @@ class Catalog:
     def edit(self, change: Callable[[Listing], Listing]) -> None:
         """Apply a change that the gateway itself made: it is listed at once, and the version moves."""
         self.listing()
-        with self._changing:
+        with self._listing_lock:
             new = change(self._listing)
             if self._edited is not None:
-                self._edited.schemas |= _differing(self._listing.schemas, new.schemas)
-                self._edited.tables |= _differing(self._listing.tables, new.tables)
-                self._edited.tables |= _differing(self._listing.broken, new.broken)
-            self._become(new.schemas, new.tables, new.broken, schema_changed=True)
+                self._edited.schemas |= _changed_keys(self._listing.schemas, new.schemas)
+                self._edited.tables |= _changed_keys(self._listing.tables, new.tables)
+                self._edited.tables |= _changed_keys(self._listing.broken, new.broken)
+            self._replace_listing(new.schemas, new.tables, new.broken, schema_changed=True)
 
     def refresh(self) -> None:
         """List the source and read every table's log.
@@ -145,7 +145,7 @@ class Catalog:
         miss a table made before the call; the next refresh serves all who wait.
         """
         begun = self._refreshes_begun
-        with self._refreshing:
+        with self._refresh_lock:
             if self._refreshes_begun > begun:
                 return
             self._refreshes_begun += 1
@@ -153,7 +153,7 @@ class Catalog:
 
     def _refresh(self) -> None:
         """Read everything once. Of what is edited meanwhile it may see half, so there the edits count."""
-        with self._changing:
+        with self._listing_lock:
             known = self._listing.tables
             edited = self._edited = _Edited()
         schemas: dict[str, str] = {}
@@ -175,17 +175,17 @@ class Catalog:
                 broken[key] = name, error.message
 
         self._run_all([_call(inspect, *names) for names in _without_duplicates(schemas, self._source.tables())])
-        with self._changing:
+        with self._listing_lock:
             self._edited = None
             now = self._listing
-            schemas = _overlaid(schemas, now.schemas, edited.schemas)
-            tables = _overlaid(tables, now.tables, edited.tables)
-            broken = _overlaid(broken, now.broken, edited.tables)
+            schemas = _with_edits(schemas, now.schemas, edited.schemas)
+            tables = _with_edits(tables, now.tables, edited.tables)
+            broken = _with_edits(broken, now.broken, edited.tables)
             self._report_broken(broken)
-            self._become(schemas, tables, broken, schema_changed=bool(changed))
+            self._replace_listing(schemas, tables, broken, schema_changed=bool(changed))
             self._loaded.set()
 
-    def _become(
+    def _replace_listing(
         self,
         schemas: Mapping[str, str],
         tables: Mapping[TableKey, Readable],
@@ -211,27 +211,27 @@ class Catalog:
             return None
         readable = self._source.open(TableName(self.name, *written))
         readable.refresh()
-        with self._changing:
+        with self._listing_lock:
             key = fold(schema), fold(table)
             known = self._listing.tables.get(key)
             if known is not None:
                 return known
             schemas = {**self._listing.schemas, key[0]: self._listing.schemas.get(key[0], written[0])}
-            self._become(schemas, {**self._listing.tables, key: readable}, self._listing.broken)
+            self._replace_listing(schemas, {**self._listing.tables, key: readable}, self._listing.broken)
         return readable
 
     def _report_broken(self, broken: Mapping[TableKey, tuple[TableName, str]]) -> None:
         for key, (name, reason) in broken.items():
             if self._listing.broken.get(key, (None, None))[1] != reason:
-                log.warning("table_left_out", catalog=self.name, table=str(name), reason=reason)
+                log.warning("table_skipped", catalog=self.name, table=str(name), reason=reason)
 
 
-def _differing(old: Mapping[K, V], new: Mapping[K, V]) -> set[K]:
+def _changed_keys(old: Mapping[K, V], new: Mapping[K, V]) -> set[K]:
     """The keys under which the two do not hold the same."""
     return {key for key in {**old, **new} if key not in old or key not in new or old[key] is not new[key]}
 
 
-def _overlaid(found: dict[K, V], now: Mapping[K, V], keys: set[K]) -> dict[K, V]:
+def _with_edits(found: dict[K, V], now: Mapping[K, V], keys: set[K]) -> dict[K, V]:
     """What was found, and under these keys what is there now."""
     return {key: value for key, value in found.items() if key not in keys} | {
         key: now[key] for key in keys if key in now
@@ -250,7 +250,7 @@ def _without_duplicates(schemas: Mapping[str, str], names: Iterable[tuple[str, s
             continue
         first = seen.setdefault((fold(schema), fold(table)), (schema, table))
         if first != (schema, table) or schemas.get(fold(schema)) != schema:
-            log.warning("table_left_out", table=f"{schema}.{table}", reason="another name differs only in case")
+            log.warning("table_skipped", table=f"{schema}.{table}", reason="another name differs only in case")
             if first == (schema, table):
                 del seen[fold(schema), fold(table)]
     return list(seen.values())
@@ -269,13 +269,13 @@ class Catalogs:
     def get(self, name: str | None) -> Catalog:
         wanted = name or self._default
         if wanted is None:
-            raise NotFoundError(f"no default catalog; name one of: {self._shown()}")
+            raise NotFoundError(f"no default catalog; name one of: {self._names()}")
         catalog = self._catalogs.get(fold(wanted))
         if catalog is None:
-            raise NotFoundError(f"catalog '{wanted[:60]}' not found; this gateway has: {self._shown()}")
+            raise NotFoundError(f"catalog '{wanted[:60]}' not found; this gateway has: {self._names()}")
         return catalog
 
-    def _shown(self) -> str:
+    def _names(self) -> str:
         return ", ".join(catalog.name for catalog in self._catalogs.values())
 
 

@@ -59,11 +59,11 @@ class Actions:
             **{name: Action(*action) for name, action in ddl.actions().items()},
         }
 
-    def names(self) -> list[tuple[str, str]]:
+    def descriptions(self) -> list[tuple[str, str]]:
         return [(name, action.description) for name, action in self._table.items()]
 
-    def known(self, name: str) -> str:
-        """The name where it is known, else a fixed word: names from outside never become metric labels."""
+    def label(self, name: str) -> str:
+        """The name where it is known, else a fixed word: client-supplied names never become metric labels."""
         return name if name in self._table else "unknown"
 
     def run(self, call: Call, name: str, body: bytes) -> bytes:

@@ -28,7 +28,7 @@ class CallMiddlewareFactory(flight.ServerMiddlewareFactory):  # type: ignore[mis
 
 
 def call_of(context: flight.ServerCallContext) -> Call:
-    """The call, as every room below is handed it. Whoever authenticates callers says here who it is."""
+    """The call, as every room below gets it. Callers are not authenticated; this is where that would be done."""
     middleware = context.get_middleware(KEY)
     headers = CallHeaders() if middleware is None else middleware.headers
     return Call(headers, ANONYMOUS, context.peer(), context.is_cancelled)
@@ -56,7 +56,7 @@ class Gate:
         with self._changed:
             return self._changed.wait_for(lambda: self._admitted.total() <= besides, timeout_seconds)
 
-    def calls_of(self, peer: str) -> int:
+    def call_count(self, peer: str) -> int:
         with self._changed:
             return self._admitted[peer]
 

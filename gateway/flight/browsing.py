@@ -13,7 +13,7 @@ from gateway.catalog.capabilities import Description, Readable, ScanRequest
 from gateway.catalog.names import fold
 from gateway.catalog.registry import Catalog, Catalogs, Listing
 from gateway.errors import NotFoundError
-from gateway.flight.scans import REUSE_CONNECTION, ResolvedTable, Scans, as_of
+from gateway.flight.scans import REUSE_CONNECTION, ResolvedTable, Scans, parse_as_of
 from gateway.wire.listing import SchemaEntry, TableEntry, encode_listing, table_info
 from gateway.wire.messages import FlightInfoRequest
 from gateway.wire.tickets import DATABASES_TICKET, TablePath, decode_path, encode_path, is_databases
@@ -93,7 +93,7 @@ class Browsing:
     def _info(
         self, call: Call, descriptor: flight.FlightDescriptor, unit: str, value: str, *, with_endpoints: bool
     ) -> flight.FlightInfo:
-        resolved = self._scans.resolve(call, decode_path(descriptor), as_of(unit, value))
+        resolved = self._scans.resolve(call, decode_path(descriptor), parse_as_of(unit, value))
         whole = ScanRequest(resolved.shape, frozenset(resolved.shape.names))
         return flight.FlightInfo(
             resolved.shape,

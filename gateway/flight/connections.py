@@ -18,7 +18,7 @@ from urllib.parse import unquote
 Address = tuple[str, int]
 
 
-def cut_connection(port: int, peer: str) -> bool:
+def close_connection(port: int, peer: str) -> bool:
     """End the connection from this peer, as Flight names it, to this port; False where there is none."""
     wanted = _peer_address(peer)
     found = False

@@ -63,7 +63,7 @@ class DdlActions:
         editor = self._editors.get(request.catalog)
         table, is_new = editor.create_table(request.schema, request.table, request.definition, request.on_conflict)
         if is_new:
-            self._creations.was_created(call, table, began_ms)
+            self._creations.record_creation(call, table, began_ms)
         return self._browsing.entry(table, request.catalog)
 
     def _drop_table(self, _call: Call, body: bytes) -> bytes:

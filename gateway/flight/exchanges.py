@@ -48,9 +48,9 @@ class Exchanges:
             with self._statements.executing(call) as execution:
                 path = decode_path(descriptor)
                 table = self._catalogs.get(path.catalog or call.headers.catalog).table(path.schema, path.table)
-                with self._creations.around(call, table):
+                with self._creations.guard(call, table):
                     changed = _change(call, execution, table, path.stamp, upload, writer)
-            upload.was_written()
+            upload.mark_written()
             with upload.answering():
                 writer.write_metadata(pack({"total_changed": changed}))
 
@@ -64,11 +64,11 @@ def _change(
     writer: flight.MetadataRecordBatchWriter,
 ) -> int:
     returning = call.headers.returning
-    with _explained(table, stamp):
+    with _schema_changes_explained(table, stamp):
         schema = upload.schema()
         change = Change(_operation(call), table, WriteOptions(returning=returning, echo=True), stamp)
         statement = execution.open(change, schema)
-    upload.fills(statement)
+    upload.bind(statement)
     # An error before the end of an upload loses its class, so the rest is read first. A client that waits for an
     # answer to each batch sends no more.
     return execution.run(statement, upload.batches(), _ExchangeReply(upload, writer), drains=not returning)
@@ -101,7 +101,7 @@ def _operation(call: Call) -> Operation:
 
 
 @contextlib.contextmanager
-def _explained(table: Readable, stamp: SchemaStamp | None) -> Iterator[None]:
+def _schema_changes_explained(table: Readable, stamp: SchemaStamp | None) -> Iterator[None]:
     """An upload that does not fit, of a client that knows another schema, is refused for that reason."""
     try:
         yield
@@ -111,6 +111,6 @@ def _explained(table: Readable, stamp: SchemaStamp | None) -> Iterator[None]:
         raise RequestError(f"the schema of table '{table.name}' changed, attach again") from error
 
 
-def known_operation(name: str | None) -> str:
-    """The operation where it is one, else a fixed word: names from outside never become metric labels."""
+def operation_label(name: str | None) -> str:
+    """The operation where it is one, else a fixed word: client-supplied names never become metric labels."""
     return name if name in {operation.value for operation in Operation} else "unknown"

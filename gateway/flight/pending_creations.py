@@ -4,7 +4,7 @@ The first insert into a table belongs to the statement that made the table when 
 same client sends it under a transaction that is older than the table: the client
 asks for a new transaction with every other statement, unless it is in a BEGIN
 block, which DuckDB would undo as a whole. When such an insert fails or is
-cancelled, the table goes again. Whether an insert is still to come cannot be known.
+cancelled, the table is dropped. Whether an insert is still to come cannot be known.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class PendingCreations:
         self._lock = threading.Lock()
         self._pending: OrderedDict[tuple[str, str, str], _Creation] = OrderedDict()
 
-    def was_created(self, call: Call, table: Readable, began_ms: int) -> None:
+    def record_creation(self, call: Call, table: Readable, began_ms: int) -> None:
         session = call.headers.session
         if session is None:
             return
@@ -55,8 +55,8 @@ class PendingCreations:
                 self._pending.popitem(last=False)
 
     @contextlib.contextmanager
-    def around(self, call: Call, table: Readable) -> Iterator[None]:
-        """Around an exchange: what fails in the first rows of CREATE TABLE AS takes the table along."""
+    def guard(self, call: Call, table: Readable) -> Iterator[None]:
+        """Around an exchange: where the first rows of CREATE TABLE AS fail, the table is dropped."""
         if not self._belongs_to_creation(call, table):
             yield
             return
@@ -70,7 +70,7 @@ class PendingCreations:
             try:
                 editor.end_creation(table, complete=False)
             except GatewayError as error:  # the next start checks again
-                log.warning("incomplete_table_left", table=str(table.name), reason=error.message)
+                log.warning("incomplete_table_not_removed", table=str(table.name), reason=error.message)
             raise
         editor.end_creation(table, complete=True)
 

@@ -43,7 +43,7 @@ from gateway.wire.listing import ROWID_KEY
 ROWID = pa.field("rowid", pa.int64(), metadata={ROWID_KEY: b"1"})
 # What a reply has around it as a message, and the largest count that it may hold.
 _ENVELOPE_BYTES = 16
-_MOST_ROWS = (1 << 63) - 1
+_MAX_COUNT = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Puts:
         with self._uploads.watched(call, reader) as upload:
             with self._statements.executing(call) as execution:
                 reply = self._put(call, execution, descriptor, upload)
-            upload.was_written()
+            upload.mark_written()
             with upload.answering():
                 writer.write(pa.py_buffer(reply))
 
@@ -110,7 +110,7 @@ class Puts:
             mapping = _map_update(target, upload.schema())
             schema, rows = mapping.schema.append(ROWID), _with_row_ids(mapping.rows(upload), command.row_ids)
         statement = execution.open(change, schema)
-        upload.fills(statement)
+        upload.bind(statement)
         return reply.encode(execution.run(statement, rows, reply, drains=False))
 
     def _change(
@@ -233,12 +233,12 @@ class _PutReply:
     """
 
     def __init__(
-        self, table: str, columns: list[str] | None, encode: Callable[[int, bytes | None], bytes], most_bytes: int
+        self, table: str, columns: list[str] | None, encode: Callable[[int, bytes | None], bytes], max_bytes: int
     ) -> None:
         self._table = table
         self._columns = columns
         self._encode = encode
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._schema = pa.schema([])
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
@@ -253,7 +253,7 @@ class _PutReply:
     def add(self, rows: pa.RecordBatch) -> None:
         narrow = rows.select(self._schema.names)
         self._bytes += narrow.nbytes
-        if self._bytes > self._most_bytes:
+        if self._bytes > self._max_bytes:
             raise self._too_large()
         self._batches.append(narrow)
 
@@ -261,12 +261,12 @@ class _PutReply:
         if self._columns is None:
             return
         self._rows = encode_rows(self._schema, self._batches)
-        if len(self.encode(_MOST_ROWS)) + _ENVELOPE_BYTES > self._most_bytes:
+        if len(self.encode(_MAX_COUNT)) + _ENVELOPE_BYTES > self._max_bytes:
             raise self._too_large()
 
     def encode(self, count: int) -> bytes:
         return self._encode(count, self._rows)
 
     def _too_large(self) -> RequestError:
-        limit = f"{self._most_bytes} bytes (limits.returned_bytes)"
+        limit = f"{self._max_bytes} bytes (limits.returned_bytes)"
         return RequestError(f"the returned rows take more than {limit}; return fewer columns, or change fewer rows")

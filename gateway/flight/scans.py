@@ -45,7 +45,7 @@ class Scans:
 
     def endpoints(self, call: Call, request: EndpointsRequest) -> list[flight.FlightEndpoint]:
         path = decode_path(request.descriptor)
-        resolved = self.resolve(call, path, as_of(request.at_unit, request.at_value))
+        resolved = self.resolve(call, path, parse_as_of(request.at_unit, request.at_value))
         scan = ScanRequest(
             shape=resolved.shape,
             columns=_asked_for(resolved.shape, request),
@@ -133,7 +133,7 @@ def _exists(table: Readable) -> bool:
     return True
 
 
-def as_of(unit: str, value: str) -> AsOf | None:
+def parse_as_of(unit: str, value: str) -> AsOf | None:
     match unit.upper():
         case "":
             return None

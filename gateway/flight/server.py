@@ -15,8 +15,8 @@ from gateway.flight.actions import Actions
 from gateway.flight.admission import KEY, CallMiddlewareFactory, Gate, call_of, check_headers
 from gateway.flight.boundary import AddTrailer, ErrorForm, as_python_error, errors_as_flight, outcome_of
 from gateway.flight.browsing import DATABASES_SHAPE, Browsing
-from gateway.flight.connections import cut_connection
-from gateway.flight.exchanges import Exchanges, known_operation
+from gateway.flight.connections import close_connection
+from gateway.flight.exchanges import Exchanges, operation_label
 from gateway.flight.puts import Puts
 from gateway.flight.scans import Scans
 from gateway.telemetry import metrics
@@ -44,14 +44,14 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         self._puts = puts
         self._gate = gate
 
-    def cut(self, peer: str) -> None:
+    def disconnect(self, peer: str) -> None:
         """End a peer's connection, and with it its calls: those that wait for their client end in no other way."""
-        log.warning("connection_cut", peer=peer, found=cut_connection(self.port, peer))
+        log.warning("connection_closed", peer=peer, found=close_connection(self.port, peer))
 
-    def cut_if_alone(self, peer: str) -> None:
+    def disconnect_if_alone(self, peer: str) -> None:
         """The same for a peer with one call; others on the connection would end with it."""
-        if self._gate.calls_of(peer) == 1:
-            self.cut(peer)
+        if self._gate.call_count(peer) == 1:
+            self.disconnect(peer)
 
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
         with self._answering("list_flights", context) as call:
@@ -81,11 +81,11 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         return flight.GeneratorStream(schema, self._streaming(call, context, batches))
 
     def list_actions(self, _context: flight.ServerCallContext) -> list[tuple[str, str]]:
-        return self._actions.names()
+        return self._actions.descriptions()
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[bytes]:
         body = b"" if action.body is None else action.body.to_pybytes()
-        with self._answering("do_action", context, self._actions.known(action.type), ErrorForm.ACTION) as call:
+        with self._answering("do_action", context, self._actions.label(action.type), ErrorForm.ACTION) as call:
             return [self._actions.run(call, action.type, body)]
 
     def do_put(
@@ -105,7 +105,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         reader: flight.MetadataRecordBatchReader,
         writer: flight.MetadataRecordBatchWriter,
     ) -> None:
-        operation = known_operation(call_of(context).headers.operation)
+        operation = operation_label(call_of(context).headers.operation)
         with self._answering("do_exchange", context, operation) as call:
             self._exchanges.run(call, descriptor, reader, writer)
 

@@ -16,7 +16,15 @@ import pyarrow as pa
 
 from gateway.catalog.calls import Call
 from gateway.catalog.capabilities import Readable
-from gateway.catalog.changes import Operation, Statement, WriteContext, WriteOptions, delete_of, insert_into, update_of
+from gateway.catalog.changes import (
+    Operation,
+    Statement,
+    WriteContext,
+    WriteOptions,
+    open_delete,
+    open_insert,
+    open_update,
+)
 from gateway.catalog.registry import not_before
 from gateway.errors import (
     CancelledError,
@@ -32,7 +40,7 @@ from gateway.transactions.manager import TransactionManager
 from gateway.transactions.records import Ending, RunningStatement
 from gateway.wire.tickets import SchemaStamp
 
-_LONGEST_KEY = 200
+_MAX_KEY_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +107,11 @@ class Execution:
         table, context = change.table, self.context_of(change)
         match change.operation:
             case Operation.INSERT:
-                return insert_into(table, table.name, schema, change.options, context)
+                return open_insert(table, table.name, schema, change.options, context)
             case Operation.UPDATE:
-                return update_of(table, schema, change.options, context)
+                return open_update(table, schema, change.options, context)
             case Operation.DELETE:
-                return delete_of(table, schema, change.options, context)
+                return open_delete(table, schema, change.options, context)
 
     def run(self, statement: Statement, batches: Iterable[pa.RecordBatch], reply: Reply, *, drains: bool) -> int:
         """Take the rows and commit them; how many rows were affected.
@@ -215,6 +223,6 @@ def _ending(statement: RunningStatement, error: BaseException) -> Ending:
 
 
 def _checked_key(key: str | None) -> str | None:
-    if key is not None and not (0 < len(key) <= _LONGEST_KEY and key.isprintable()):
-        raise RequestError(f"an idempotency key has 1 to {_LONGEST_KEY} printable characters")
+    if key is not None and not (0 < len(key) <= _MAX_KEY_CHARACTERS and key.isprintable()):
+        raise RequestError(f"an idempotency key has 1 to {_MAX_KEY_CHARACTERS} printable characters")
     return key

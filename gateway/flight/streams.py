@@ -1,6 +1,6 @@
 """Streams of scans: bounded in number, recorded once, released in every outcome.
 
-A client that walks away closes the generator, one that stops reading leaves it
+A client that disconnects closes the generator, one that stops reading leaves it
 suspended, and one that is cancelled may leave it blocked in a read. A watch
 closes the scans of the last two, so that nothing waits for a client for ever.
 """
@@ -47,7 +47,7 @@ class Scan:
         return snapshot.open(ScanRequest(ticket.shape, ticket.columns, ticket.conjuncts, ticket.slice))
 
     @property
-    def facts(self) -> dict[str, object]:
+    def log_fields(self) -> dict[str, object]:
         """What the log says of it."""
         headers = self.call.headers
         facts = {"table": str(self.table.name), "version": self.ticket.version}
@@ -59,7 +59,7 @@ class _Running:
     stream: BatchStream
     is_cancelled: Callable[[], bool]
     handed_over: float | None = None  # since when the client has a batch and has not asked for the next
-    ended_for: str = ""
+    end_reason: str = ""
 
 
 class ScanStreams:
@@ -91,7 +91,7 @@ class ScanStreams:
         with self._lock:
             ended = list(self._running)
             for scan in ended:
-                scan.ended_for = reason
+                scan.end_reason = reason
         _close(ended)
 
     def __len__(self) -> int:
@@ -121,13 +121,13 @@ class ScanStreams:
                     running.handed_over = self._clock()
                     yield chunk.batch, pack({"progress": chunk.progress})
                     running.handed_over = None
-                    if running.ended_for:
-                        raise CancelledError(running.ended_for)
+                    if running.end_reason:
+                        raise CancelledError(running.end_reason)
         except BaseException as error:
             failure = error
             raise
         finally:
-            _record(report, outcome_of(failure), rows, size, self._clock() - started, scan.facts)
+            _record(report, outcome_of(failure), rows, size, self._clock() - started, scan.log_fields)
 
     @contextlib.contextmanager
     def _counted(self, transaction: str | None) -> Iterator[None]:
@@ -143,7 +143,7 @@ class ScanStreams:
 
     @contextlib.contextmanager
     def _slot(self, call: Call) -> Iterator[None]:
-        """Wait for a place; a client that gives up meanwhile must not keep its place in the queue."""
+        """Wait for a slot; a client that gives up meanwhile must not keep its place in the queue."""
         deadline = self._clock() + self._settings.wait_seconds
         if not self._slots.acquire(blocking=False):
             with metrics.SCANS_WAITING.track_inprogress():
@@ -180,15 +180,15 @@ class ScanStreams:
 
     def _ends_now(self, scan: _Running) -> bool:
         """Whether the scan has to end, which was not known before."""
-        if scan.ended_for:
+        if scan.end_reason:
             return False
         handed_over = scan.handed_over
         if scan.is_cancelled():
-            scan.ended_for = "the scan was cancelled"
+            scan.end_reason = "the scan was cancelled"
         elif handed_over is not None and self._clock() - handed_over > self._settings.idle_reader_seconds:
             idle = f"{self._settings.idle_reader_seconds:g} s"
-            scan.ended_for = f"no batch was taken for {idle}, so the scan was ended"
-        return bool(scan.ended_for)
+            scan.end_reason = f"no batch was taken for {idle}, so the scan was ended"
+        return bool(scan.end_reason)
 
 
 def _close(scans: Iterable[_Running]) -> None:

@@ -45,7 +45,7 @@ class Upload:
         self._waits_since: float | None = None
         self._waits_for = ""
         self._is_written = False
-        self._ended_for = ""
+        self._end_reason = ""
 
     def schema(self) -> pa.Schema:
         try:
@@ -78,13 +78,13 @@ class Upload:
         if self._call.is_cancelled():
             raise CancelledError("the caller went away; nothing was written")
 
-    def fills(self, statement: Statement) -> None:
+    def bind(self, statement: Statement) -> None:
         """From now on a stalled upload aborts this statement."""
         self._statement = statement
 
     @contextlib.contextmanager
     def answering(self) -> Iterator[None]:
-        """Around an answer: a client may stop reading, too, or be gone."""
+        """Around an answer: a client may stop reading it, too, or have disconnected."""
         with self._waiting(_FOR_A_READER):
             try:
                 yield
@@ -92,7 +92,7 @@ class Upload:
                 change = "the change is made" if self._is_written else "nothing was written"
                 raise CancelledError(f"the caller went away before its answer; {change}") from error
 
-    def was_written(self) -> None:
+    def mark_written(self) -> None:
         """The change is made, whether its client reads the answer or not."""
         with self._lock:
             self._is_written = True
@@ -107,8 +107,8 @@ class Upload:
         finally:
             with self._lock:
                 self._waits_since = None
-            if self._ended_for and not self._is_written:
-                raise UnavailableError(self._ended_for)
+            if self._end_reason and not self._is_written:
+                raise UnavailableError(self._end_reason)
 
     @property
     def peer(self) -> str:
@@ -116,7 +116,7 @@ class Upload:
 
     @property
     def has_stalled(self) -> bool:
-        return bool(self._ended_for)
+        return bool(self._end_reason)
 
     def check(self, scans: RunningScans) -> float:
         """End the upload if its client is silent for too long; for how many seconds it has been."""
@@ -124,16 +124,16 @@ class Upload:
         with self._lock:
             if self._waits_since is None:
                 return 0
-            if not self._ended_for and scans.is_scanning(self._call.transaction):
+            if not self._end_reason and scans.is_scanning(self._call.transaction):
                 self._waits_since = now  # its rows come from a scan that still runs, or waits for its turn
             silent = now - self._waits_since
-            if silent > self._limits.idle_upload_seconds and not self._ended_for:
+            if silent > self._limits.idle_upload_seconds and not self._end_reason:
                 self._end()
             return silent
 
     def _end(self) -> None:
         idle = f"{self._waits_for} for {self._limits.idle_upload_seconds:g} s"
-        self._ended_for = f"{idle}, so the upload was ended; nothing was written"
+        self._end_reason = f"{idle}, so the upload was ended; nothing was written"
         if self._statement is not None and not self._is_written:
             self._statement.abort()
         transaction = self._call.transaction
@@ -146,7 +146,7 @@ class RunningScans(Protocol):
 
 
 class Connections(Protocol):
-    def cut_if_alone(self, peer: str) -> None:
+    def disconnect_if_alone(self, peer: str) -> None:
         """End a peer's connection where one call runs on it."""
 
 
@@ -182,7 +182,7 @@ class UploadWatch:
             with self._lock:
                 self._running.discard(upload)
 
-    def stalled(self) -> int:
+    def stalled_count(self) -> int:
         """How many uploads were ended and still wait for their client to notice."""
         with self._lock:
             return sum(upload.has_stalled for upload in self._running)
@@ -193,4 +193,4 @@ class UploadWatch:
                 running = list(self._running)
             for upload in running:
                 if upload.check(self._scans) > 2 * self._limits.idle_upload_seconds:
-                    connections.cut_if_alone(upload.peer)
+                    connections.disconnect_if_alone(upload.peer)

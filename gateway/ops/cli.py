@@ -54,14 +54,14 @@ def main() -> None:
     try:
         app()
     except RequestError as error:
-        _say_error(error)
+        _print_error(error)
         sys.exit(2)
     except GatewayError as error:
-        _say_error(error)
+        _print_error(error)
         sys.exit(1)
 
 
-def _say_error(error: GatewayError) -> None:
+def _print_error(error: GatewayError) -> None:
     err.print(f"deltaport: {error.message}", style="red", markup=False, highlight=False)
 
 
@@ -85,11 +85,11 @@ def serve(
     gateway = Gateway(settings)
     wanted, again = _signals()
     gateway.start()
-    _say_where(gateway.location, gateway.http_address, settings)
+    _print_addresses(gateway.location, gateway.http_address, settings)
     try:
         if demo:
             _make_demo(gateway.service.lake, settings, wanted)
-        _say_attach(gateway.location, settings)
+        _print_attach(gateway.location, settings)
         wanted.wait()
         out.print("Stopping: waiting for running calls. Once more to end them.")
         gateway.drain(again)
@@ -109,13 +109,13 @@ def _signals() -> tuple[threading.Event, threading.Event]:
     return first, second
 
 
-def _say_where(location: str, http: str, settings: Settings) -> None:
+def _print_addresses(location: str, http: str, settings: Settings) -> None:
     out.print(f"Deltaport {__version__}", style="bold")
     out.print(f"  Flight  {settings.flight.advertised or location}", highlight=False)
     out.print(f"  HTTP    {http}  (/livez /readyz /metrics)", highlight=False)
 
 
-def _say_attach(location: str, settings: Settings) -> None:
+def _print_attach(location: str, settings: Settings) -> None:
     name = next((name for name, part in settings.catalogs.items() if part.default), next(iter(settings.catalogs)))
     address = settings.flight.advertised or location
     out.print("In DuckDB:")
@@ -124,7 +124,7 @@ def _say_attach(location: str, settings: Settings) -> None:
 
 
 def _make_demo(lake: Lake, settings: Settings, stopping: threading.Event) -> None:
-    """Make the demo tables unless they are there; a failure is said, and the gateway serves what it has."""
+    """Make the demo tables unless they are there; a failure is printed, and the gateway serves what it has."""
     from gateway.lake.demo import has_demo, make_demo
 
     name, warehouse = _demo_warehouse(settings)
@@ -223,8 +223,8 @@ def adopt(
     else:
         made = "1 commit" if adopted.commits == 1 else f"{adopted.commits:,} commits"
         given = "1 id" if adopted.rows == 1 else f"{adopted.rows:,} ids"
-        said = f"{found.name}: {given} given in {made}; it is at version {adopted.version} now"
-        out.print(said, highlight=False, markup=False)
+        summary = f"{found.name}: {given} given in {made}; it is at version {adopted.version} now"
+        out.print(summary, highlight=False, markup=False)
 
 
 @app.command()

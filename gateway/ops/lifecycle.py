@@ -87,7 +87,7 @@ class Gateway:
         self._stop.set()
         self.service.gate.close()
         deadline = time.monotonic() + self._settings.flight.drain_seconds
-        while not self.service.gate.wait_empty(0.1, besides=self.service.uploads.stalled()):
+        while not self.service.gate.wait_empty(0.1, besides=self.service.uploads.stalled_count()):
             if give_up.is_set() or time.monotonic() > deadline:
                 log.warning("drain_cut_short", scans=len(self.service.streams))
                 return False
@@ -98,7 +98,7 @@ class Gateway:
         self.service.gate.close()
         self.service.streams.close_all("the gateway is stopping")
         for peer in self.service.gate.peers():  # the server does not stop while a call waits for its client
-            self.service.server.cut(peer)
+            self.service.server.disconnect(peer)
         self.service.server.shutdown()
         self.service.streams.stop()
         self.service.uploads.stop()
@@ -154,7 +154,7 @@ class Gateway:
     def _update_gauges(self) -> None:
         metrics.TRANSACTIONS.set(len(self.service.lake.transactions))
         for catalog in self.service.lake.catalogs:
-            listing = catalog.known()
+            listing = catalog.last_listing()
             metrics.CATALOG_TABLES.labels(catalog.name).set(len(listing.tables))
             metrics.CATALOG_BROKEN.labels(catalog.name).set(len(listing.broken))
             metrics.CATALOG_VERSION.labels(catalog.name).set(catalog.version)

@@ -1,7 +1,7 @@
 """structlog set-up and redaction.
 
 Each call logs one line when it ends. Tokens, tickets and row values are never
-handed to the logger; the redacting processor stands behind that promise.
+handed to the logger; the redacting processor is the second line of defence.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ ProcessCollector(registry=REGISTRY)
 PlatformCollector(registry=REGISTRY)
 GCCollector(registry=REGISTRY)
 
-_QUICK_TO_SLOW = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+_DURATION_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 CALLS = Counter(
     "deltaport_calls_total", "Calls by method, action and outcome", ["method", "action", "outcome"], registry=REGISTRY
@@ -26,7 +26,7 @@ CALL_SECONDS = Histogram(
     "deltaport_call_seconds",
     "Duration of calls, streams to their end",
     ["method", "action"],
-    buckets=_QUICK_TO_SLOW,
+    buckets=_DURATION_BUCKETS,
     registry=REGISTRY,
 )
 SCANS = Counter(
@@ -49,7 +49,7 @@ WRITE_ROWS = Counter(
 MERGE_SECONDS = Histogram(
     "deltaport_merge_seconds",
     "Duration of MERGEs that were committed",
-    buckets=_QUICK_TO_SLOW,
+    buckets=_DURATION_BUCKETS,
     registry=REGISTRY,
 )
 MERGE_STATEMENTS = Histogram(

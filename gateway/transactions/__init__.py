@@ -1,1 +1,1 @@
-"""Which version of a table a transaction reads."""
+"""Transactions: the versions they read, what they wrote, and how they ended."""

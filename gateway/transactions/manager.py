@@ -39,9 +39,9 @@ from gateway.settings import TransactionSettings
 from gateway.transactions.ids import ParsedId, TransactionId, TransactionIds
 from gateway.transactions.records import (
     Ending,
-    Place,
     RefusedStatement,
     RunningStatement,
+    TableInstance,
     TableView,
     TransactionRecord,
     TransactionStatus,
@@ -119,7 +119,7 @@ class TransactionManager:
     ) -> RunningStatement:
         """Refuse a statement whose transaction is not known or has ended; with `once`, it takes one in all.
 
-        Whoever opens a statement ends it, too.
+        The caller ends the statement that it opened.
         """
         parsed = self._genuine(transaction)
         if parsed is None:
@@ -131,7 +131,7 @@ class TransactionManager:
             if (refusal := known.refusal(once=once)) is not None:
                 raise refusal
             known.owner = owner
-            return known.open(self, Place(table, newest.identity), newest.version)
+            return known.open(self, TableInstance(table, newest.identity), newest.version)
 
     def refusal(self, transaction: str, *, once: bool) -> GatewayError:
         """Why the transaction takes no statement now, for one that it did not take a while ago."""
@@ -162,9 +162,9 @@ class TransactionManager:
             known.end(statement, ending)
             self._statement_ended.notify_all()
         if ending is Ending.BROKEN:
-            self._settle(known, statement.place)
+            self._settle(known, statement.instance)
 
-    def _settle(self, known: TransactionRecord, place: Place) -> None:
+    def _settle(self, known: TransactionRecord, instance: TableInstance) -> None:
         """What failed in a way that does not say whether it was written is looked up at once."""
         try:
             traces = self._find_in_log(known.id.id, known.id.issued_ms)
@@ -175,7 +175,7 @@ class TransactionManager:
                 if known.state is TransactionState.ACTIVE:
                     known.apply(Event.WROTE)
             elif traces.gap is None:
-                known.unclear.discard(place)
+                known.unclear.discard(instance)
                 known.has_failed = True
                 known.settle_failure()
 
@@ -259,10 +259,10 @@ class TransactionManager:
             self._wait_for_commits(known)
             with self._lock:
                 to_undo = list(known.to_undo())
-            for place, footprint in to_undo:
-                table, undone = self._undo_table(parsed, place.table, footprint, undo)
+            for instance, footprint in to_undo:
+                table, undone = self._undo_table(parsed, instance.table, footprint, undo)
                 with self._lock:
-                    known.record_undo(place, table, undone)
+                    known.record_undo(instance, table, undone)
             with self._lock:
                 known.apply(Event.ROLLBACK)
                 return known.status

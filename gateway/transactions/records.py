@@ -11,7 +11,7 @@ from gateway.catalog.calls import Owner
 from gateway.catalog.changes import Footprint, OwnWrite, Undone
 from gateway.errors import GatewayError, PreconditionError
 from gateway.transactions.ids import ParsedId, TransactionId
-from gateway.transactions.state import Event, NotAllowedError, TransactionState, after
+from gateway.transactions.state import Event, NotAllowedError, TransactionState, next_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ class TransactionStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """One table, which another one may replace under its name."""
+class TableInstance:
+    """One table under its name, which another table may take over later."""
 
     table: Hashable
     identity: str | None = None
@@ -68,7 +68,7 @@ class RunningStatement:
 
     manager: StatementManager
     transaction: TransactionId
-    place: Place
+    instance: TableInstance
     since: int  # a version up to which its transaction wrote nothing into the table
     is_stopped: bool = False
     is_committing: bool = False
@@ -81,7 +81,7 @@ class RunningStatement:
         self.manager.begin_commit(self)
 
     def wrote(self, version: int | None, row_ids: Container[int]) -> None:
-        self.manager.wrote(self.transaction, self.place.table, version, row_ids)
+        self.manager.wrote(self.transaction, self.instance.table, version, row_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +117,10 @@ class TransactionRecord:
     has_failed: bool = False
     running: set[RunningStatement] = field(default_factory=set)
     tables: dict[Hashable, TableView] = field(default_factory=dict)
-    places: dict[Hashable, Place] = field(default_factory=dict)  # where statements of now write
-    footprints: dict[Place, Footprint] = field(default_factory=dict)
-    unclear: set[Place] = field(default_factory=set)  # may have been written to: only the log can say
-    undone_places: set[Place] = field(default_factory=set)
+    instances: dict[Hashable, TableInstance] = field(default_factory=dict)  # which one current statements write to
+    footprints: dict[TableInstance, Footprint] = field(default_factory=dict)
+    unclear: set[TableInstance] = field(default_factory=set)  # may have been written to: only the log can say
+    undone_instances: set[TableInstance] = field(default_factory=set)
     undone: dict[Hashable, Undone] = field(default_factory=dict)
 
     @property
@@ -133,7 +133,7 @@ class TransactionRecord:
 
     def apply(self, event: Event) -> None:
         try:
-            self.state = after(self.state, event, manual=self.id.is_manual)
+            self.state = next_state(self.state, event, manual=self.id.is_manual)
         except NotAllowedError:
             raise not_active(self.id.id, self.state) from None
 
@@ -141,7 +141,7 @@ class TransactionRecord:
         """Why it takes no further statement; with `once`, it takes one in all."""
         if self.is_undoing:
             return PreconditionError(f"transaction {self.id.id} is being rolled back")
-        if self.undone_places and self.state is TransactionState.ACTIVE:
+        if self.undone_instances and self.state is TransactionState.ACTIVE:
             return PreconditionError(f"transaction {self.id.id} was rolled back in part; roll it back again")
         once = once and not self.id.is_manual
         is_over = self.state is TransactionState.COMMITTED and (once or self.id.is_manual or bool(self.undone))
@@ -155,10 +155,10 @@ class TransactionRecord:
             )
         return None
 
-    def open(self, manager: StatementManager, place: Place, version: int) -> RunningStatement:
-        self.places[place.table] = place
-        footprint = self.footprints.setdefault(place, Footprint(version, identity=place.identity))
-        statement = RunningStatement(manager, self.id.id, place, footprint.since)
+    def open(self, manager: StatementManager, instance: TableInstance, version: int) -> RunningStatement:
+        self.instances[instance.table] = instance
+        footprint = self.footprints.setdefault(instance, Footprint(version, identity=instance.identity))
+        statement = RunningStatement(manager, self.id.id, instance, footprint.since)
         self.running.add(statement)
         return statement
 
@@ -169,7 +169,7 @@ class TransactionRecord:
         elif ending is Ending.FAILED:
             self.has_failed = True
         elif ending in (Ending.UNKNOWN, Ending.BROKEN):
-            self.unclear.add(statement.place)
+            self.unclear.add(statement.instance)
         self.settle_failure()
 
     def settle_failure(self) -> None:
@@ -180,33 +180,33 @@ class TransactionRecord:
     def add_write(self, table: Hashable, write: OwnWrite) -> None:
         for statement in self.running:
             # Of several at once one would do, but which one it was makes no difference to what is reported.
-            statement.is_written |= statement.is_committing and statement.place.table == table
+            statement.is_written |= statement.is_committing and statement.instance.table == table
         # A table that it never read has no older base: nothing was computed from it.
         seen = self.tables.get(table, TableView(write.version, write.version))
         self.tables[table] = replace(seen, read_version=max(write.version, seen.read_version), own=(*seen.own, write))
-        place = self.places.get(table, Place(table))
-        footprint = self.footprints.get(place, Footprint(write.version - 1, identity=place.identity))
-        self.footprints[place] = replace(footprint, versions=footprint.versions | {write.version})
+        instance = self.instances.get(table, TableInstance(table))
+        footprint = self.footprints.get(instance, Footprint(write.version - 1, identity=instance.identity))
+        self.footprints[instance] = replace(footprint, versions=footprint.versions | {write.version})
 
-    def to_undo(self) -> Iterator[tuple[Place, Footprint]]:
-        for place, footprint in self.footprints.items():
-            if place in self.undone_places:
+    def to_undo(self) -> Iterator[tuple[TableInstance, Footprint]]:
+        for instance, footprint in self.footprints.items():
+            if instance in self.undone_instances:
                 continue
-            if place in self.unclear:
-                yield place, footprint
+            if instance in self.unclear:
+                yield instance, footprint
             elif footprint.versions:
-                yield place, replace(footprint, since=min(footprint.versions) - 1)
+                yield instance, replace(footprint, since=min(footprint.versions) - 1)
 
-    def record_undo(self, place: Place, table: Hashable, undone: Undone) -> None:
+    def record_undo(self, instance: TableInstance, table: Hashable, undone: Undone) -> None:
         """`table` is the name that it has now."""
         if undone.version is not None and self.state is TransactionState.ACTIVE:
             self.apply(Event.WROTE)  # it was unclear; the undo found it written
-        if self.footprints[place].versions or undone.version is not None:
+        if self.footprints[instance].versions or undone.version is not None:
             self.undone[table] = undone
-        self.undone_places.add(place)
-        self.unclear.discard(place)
-        view = self.tables.get(place.table)
-        if undone.version is not None and view is not None and table == place.table:
+        self.undone_instances.add(instance)
+        self.unclear.discard(instance)
+        view = self.tables.get(instance.table)
+        if undone.version is not None and view is not None and table == instance.table:
             self.tables[table] = replace(view, read_version=undone.version)
 
 

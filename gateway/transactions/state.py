@@ -52,7 +52,7 @@ class NotAllowedError(Exception):
     """An event that the state does not allow; the state stays as it was."""
 
 
-def after(state: TransactionState, event: Event, *, manual: bool = False) -> TransactionState:
+def next_state(state: TransactionState, event: Event, *, manual: bool = False) -> TransactionState:
     try:
         return (_MANUAL if manual else _NEXT)[state, event]
     except KeyError:

@@ -207,7 +207,7 @@ def children_of(node: Expression) -> tuple[Expression, ...]:
             return (*(part for branch in branches for part in branch), otherwise)
 
 
-def columns_of(conjuncts: Iterable[Expression]) -> frozenset[str]:
+def referenced_columns(conjuncts: Iterable[Expression]) -> frozenset[str]:
     """Names of the columns the conjuncts refer to, as the client spells them."""
     names: set[str] = set()
     waiting = list(conjuncts)

@@ -121,7 +121,7 @@ def encode_rows(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> bytes:
 
 
 def printable(name: str) -> str:
-    """A name that a caller made up, fit for a message."""
+    """A client-supplied name, fit for a message."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in name[:60])
 
 
@@ -221,14 +221,14 @@ class _Document:
             raise self._error(name, "must be a whole number of 64 bits, not below 0")
         return value
 
-    def _list(self, name: str, longest: int) -> list[Any]:
+    def _list(self, name: str, max_items: int) -> list[Any]:
         value = self._fields.get(name)
         if value is None:
             return []
         if not isinstance(value, list):
             raise self._error(name, "must be a list")
-        if len(value) > longest:
-            raise self._error(name, f"must not hold more than {longest} items")
+        if len(value) > max_items:
+            raise self._error(name, f"must not hold more than {max_items} items")
         return value
 
     def _checked_text(self, name: str, value: Any) -> str:

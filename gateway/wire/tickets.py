@@ -78,7 +78,8 @@ def decode_ticket(raw: bytes) -> ScanTicket:
         raise MalformedTicketError("the ticket is not one of this gateway's") from error
     if form != _FORMAT:
         raise MalformedTicketError("the ticket is not of this gateway's version; run the statement again")
-    if not (_texts(names) and len(names) == 4 and type(version) is int and 0 <= version < 2**63 and _texts(columns)):
+    is_version = type(version) is int and 0 <= version < 2**63
+    if not (_is_text_list(names) and len(names) == 4 and is_version and _is_text_list(columns)):
         raise MalformedTicketError("the ticket is malformed")
     catalog, schema, table, identity = names
     return ScanTicket(
@@ -122,7 +123,7 @@ def decode_schema(raw: object) -> pa.Schema:
         raise MalformedTicketError("the ticket's schema is malformed") from error
 
 
-def _texts(value: object) -> bool:
+def _is_text_list(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 

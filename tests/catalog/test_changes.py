@@ -18,11 +18,11 @@ from gateway.catalog.changes import (
     abilities_of,
     can_delete,
     can_update,
-    delete_of,
     find_rowid_column,
-    insert_into,
+    open_delete,
+    open_insert,
+    open_update,
     require_rowid,
-    update_of,
 )
 from gateway.catalog.names import TableName
 from gateway.errors import CancelledError, NotFoundError, PreconditionError, RequestError
@@ -134,17 +134,17 @@ def test_the_compatibility_matrix_holds(kind: type[MemoryRows], update: str | No
     assert (can_update(table), can_delete(table)) == (update is not None, delete is not None)
     if update is None:
         with pytest.raises(PreconditionError, match=r"^table does not support UPDATE operations$"):
-            update_of(table, SETS, STRICT, HERE)
+            open_update(table, SETS, STRICT, HERE)
     else:
-        statement = update_of(table, SETS, STRICT, HERE)
+        statement = open_update(table, SETS, STRICT, HERE)
         statement.add(names([(1, "x")]))
         assert statement.commit() == 1
         assert table.rows[1] == {"id": 10, "name": "x"}
     if delete is None:
         with pytest.raises(PreconditionError, match=r"^table does not support DELETE operations$"):
-            delete_of(table, IDS, STRICT, HERE)
+            open_delete(table, IDS, STRICT, HERE)
     else:
-        statement = delete_of(table, IDS, STRICT, HERE)
+        statement = open_delete(table, IDS, STRICT, HERE)
         statement.add(ids(2))
         assert statement.commit() == 1
         assert 2 not in table.rows
@@ -153,7 +153,7 @@ def test_the_compatibility_matrix_holds(kind: type[MemoryRows], update: str | No
 
 def test_a_table_without_insert_says_so_by_name() -> None:
     with pytest.raises(PreconditionError, match=r"^table 'events' does not support INSERT operations$"):
-        insert_into(MemoryRows(NAME, DATA), NAME, DATA.schema, STRICT, HERE)
+        open_insert(MemoryRows(NAME, DATA), NAME, DATA.schema, STRICT, HERE)
 
 
 def test_an_object_has_the_abilities_whose_methods_it_has() -> None:
@@ -176,7 +176,7 @@ def test_a_table_may_have_its_abilities_elsewhere() -> None:
     assert abilities_of(Elsewhere(able)) is able
     assert can_update(Elsewhere(able))
     assert not can_delete(Elsewhere(Inserts(NAME, DATA)))
-    statement = insert_into(Elsewhere(able), NAME, DATA.schema, STRICT, HERE)
+    statement = open_insert(Elsewhere(able), NAME, DATA.schema, STRICT, HERE)
     statement.add(DATA.to_batches()[0])
     assert statement.commit() == 5
 
@@ -185,7 +185,7 @@ def test_a_table_may_have_its_abilities_elsewhere() -> None:
 def test_rows_are_updated_wherever_the_rowid_stands(kind: type[MemoryRows]) -> None:
     table = kind(NAME, DATA)
     upload = pa.schema([ROWID, pa.field("id", pa.int64()), pa.field("name", pa.string())])
-    statement = update_of(table, upload, STRICT, HERE)
+    statement = open_update(table, upload, STRICT, HERE)
     statement.add(pa.RecordBatch.from_pylist([{"rowid": 2, "id": 7, "name": "x"}], schema=upload))
     statement.add(pa.RecordBatch.from_pylist([{"rowid": 1, "id": 8, "name": "y"}], schema=upload))
     assert statement.commit() == 2
@@ -196,7 +196,7 @@ def test_rows_are_updated_wherever_the_rowid_stands(kind: type[MemoryRows]) -> N
 @pytest.mark.parametrize("kind", DELETERS)
 def test_three_of_five_rows_are_deleted_and_other_columns_ignored(kind: type[MemoryRows]) -> None:
     table = kind(NAME, DATA)
-    statement = delete_of(table, SETS, STRICT, HERE)
+    statement = open_delete(table, SETS, STRICT, HERE)
     statement.add(names([(1, "whatever"), (3, "else")]))
     statement.add(names([(5, "there")]))
     assert statement.commit() == 3
@@ -207,7 +207,7 @@ def test_three_of_five_rows_are_deleted_and_other_columns_ignored(kind: type[Mem
 def test_an_update_without_a_rowid_never_reaches_the_table(kind: type[MemoryRows]) -> None:
     table = kind(NAME, DATA)
     with pytest.raises(RequestError, match=r"^UPDATE requires rowid column in input schema$"):
-        update_of(table, pa.schema([("name", pa.string())]), STRICT, HERE)
+        open_update(table, pa.schema([("name", pa.string())]), STRICT, HERE)
     assert table.called == []
 
 
@@ -215,16 +215,16 @@ def test_an_update_without_a_rowid_never_reaches_the_table(kind: type[MemoryRows
 def test_a_delete_without_a_rowid_never_reaches_the_table(kind: type[MemoryRows]) -> None:
     table = kind(NAME, DATA)
     with pytest.raises(RequestError, match=r"^DELETE requires rowid column in input schema$"):
-        delete_of(table, pa.schema([("name", pa.string())]), STRICT, HERE)
+        open_delete(table, pa.schema([("name", pa.string())]), STRICT, HERE)
     with pytest.raises(RequestError, match=r"^rowid column must be Int64, Int32, or Uint64$"):
-        delete_of(table, pa.schema([("rowid", pa.string())]), STRICT, HERE)
+        open_delete(table, pa.schema([("rowid", pa.string())]), STRICT, HERE)
     assert table.called == []
 
 
 @pytest.mark.parametrize("kind", UPDATERS)
 @pytest.mark.parametrize("batches", [[], [names([])]])
 def test_an_empty_update_affects_nothing(kind: type[MemoryRows], batches: list[pa.RecordBatch]) -> None:
-    statement = update_of(kind(NAME, DATA), SETS, STRICT, HERE)
+    statement = open_update(kind(NAME, DATA), SETS, STRICT, HERE)
     for batch in batches:
         statement.add(batch)
     assert statement.commit() == 0
@@ -233,7 +233,7 @@ def test_an_empty_update_affects_nothing(kind: type[MemoryRows], batches: list[p
 @pytest.mark.parametrize("kind", DELETERS)
 @pytest.mark.parametrize("batches", [[], [ids()]])
 def test_an_empty_delete_affects_nothing(kind: type[MemoryRows], batches: list[pa.RecordBatch]) -> None:
-    statement = delete_of(kind(NAME, DATA), IDS, STRICT, HERE)
+    statement = open_delete(kind(NAME, DATA), IDS, STRICT, HERE)
     for batch in batches:
         statement.add(batch)
     assert statement.commit() == 0
@@ -242,7 +242,7 @@ def test_an_empty_delete_affects_nothing(kind: type[MemoryRows], batches: list[p
 @pytest.mark.parametrize("kind", UPDATERS)
 def test_a_cancelled_update_changes_nothing(kind: type[MemoryRows]) -> None:
     table = kind(NAME, DATA)
-    statement = update_of(table, SETS, STRICT, GONE)
+    statement = open_update(table, SETS, STRICT, GONE)
     statement.add(names([(1, "x")]))
     with pytest.raises(CancelledError):
         statement.commit()
@@ -253,7 +253,7 @@ def test_a_cancelled_update_changes_nothing(kind: type[MemoryRows]) -> None:
 @pytest.mark.parametrize("kind", DELETERS)
 def test_a_cancelled_delete_changes_nothing(kind: type[MemoryRows]) -> None:
     table = kind(NAME, DATA)
-    statement = delete_of(table, IDS, STRICT, GONE)
+    statement = open_delete(table, IDS, STRICT, GONE)
     statement.add(ids(1))
     with pytest.raises(CancelledError):
         statement.commit()
@@ -266,7 +266,7 @@ def test_an_unknown_row_is_an_error_only_where_it_must_be(kind: type[MemoryRows]
     table = kind(NAME, DATA)
 
     def update(options: WriteOptions) -> int:
-        statement = update_of(table, SETS, options, HERE)
+        statement = open_update(table, SETS, options, HERE)
         statement.add(names([(1, "x"), (99, "y")]))
         return statement.commit()
 
@@ -278,7 +278,7 @@ def test_an_unknown_row_is_an_error_only_where_it_must_be(kind: type[MemoryRows]
 
 
 def test_an_update_by_list_returns_the_values_it_was_given() -> None:
-    statement = update_of(UpdatesRows(NAME, DATA), SETS, RETURNING, HERE)
+    statement = open_update(UpdatesRows(NAME, DATA), SETS, RETURNING, HERE)
     batch = names([(1, "x"), (2, "y")])
     assert statement.reply_schema == SETS
     assert statement.add(batch) == batch
@@ -287,11 +287,11 @@ def test_an_update_by_list_returns_the_values_it_was_given() -> None:
 
 def test_without_returning_nothing_is_answered() -> None:
     for kind in UPDATERS:
-        assert update_of(kind(NAME, DATA), SETS, STRICT, HERE).add(names([(1, "x")])) is None
+        assert open_update(kind(NAME, DATA), SETS, STRICT, HERE).add(names([(1, "x")])) is None
 
 
 def test_a_batch_form_returns_deleted_rows_as_they_were() -> None:
-    statement = delete_of(DeletesBatches(NAME, DATA), IDS, RETURNING, HERE)
+    statement = open_delete(DeletesBatches(NAME, DATA), IDS, RETURNING, HERE)
     returned = statement.add(ids(2))
     assert returned is not None
     assert returned.to_pylist() == [{"id": 20, "name": "b", "rowid": 2}]
@@ -301,7 +301,7 @@ def test_a_batch_form_returns_deleted_rows_as_they_were() -> None:
 def test_a_delete_by_list_cannot_return_rows_and_says_so() -> None:
     table = DeletesRows(NAME, DATA)
     with pytest.raises(PreconditionError, match=r"^table does not support DELETE with RETURNING$"):
-        delete_of(table, IDS, RETURNING, HERE)
+        open_delete(table, IDS, RETURNING, HERE)
     assert len(table.rows) == 5
 
 
@@ -309,14 +309,14 @@ def test_a_delete_by_list_cannot_return_rows_and_says_so() -> None:
 def test_a_list_holds_the_ids_whatever_their_type(kind: pa.DataType) -> None:
     table = DeletesRows(NAME, DATA)
     upload = pa.schema([("rowid", kind)])
-    statement = delete_of(table, upload, STRICT, HERE)
+    statement = open_delete(table, upload, STRICT, HERE)
     statement.add(pa.RecordBatch.from_arrays([pa.array([1, 2], kind)], schema=upload))
     assert statement.commit() == 2
 
 
 def test_a_null_rowid_in_a_list_is_refused() -> None:
     table = DeletesRows(NAME, DATA)
-    statement = delete_of(table, IDS, LENIENT, HERE)
+    statement = open_delete(table, IDS, LENIENT, HERE)
     statement.add(ids(1, None))
     with pytest.raises(RequestError, match=r"^rowid must not be null$"):
         statement.commit()
@@ -325,7 +325,7 @@ def test_a_null_rowid_in_a_list_is_refused() -> None:
 
 def test_an_aborted_list_statement_applies_nothing() -> None:
     table = DeletesRows(NAME, DATA)
-    statement = delete_of(table, IDS, STRICT, HERE)
+    statement = open_delete(table, IDS, STRICT, HERE)
     statement.add(ids(1))
     statement.abort()
     statement.abort()

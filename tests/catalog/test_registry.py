@@ -136,7 +136,7 @@ def test_the_default_catalog_answers_for_an_empty_name(source: MemorySource) -> 
         catalogs.get("nope")
 
 
-def test_without_a_default_the_names_to_choose_from_are_told(source: MemorySource) -> None:
+def test_without_a_default_the_error_lists_the_names_to_choose_from(source: MemorySource) -> None:
     with pytest.raises(NotFoundError, match="name one of: lake"):
         Catalogs([memory_catalog(source)], None).get("")
 

@@ -29,6 +29,7 @@ class SqlSession:
     def __init__(self, location: str) -> None:
         self._location = location
         self._duckdb = duckdb.connect()
+        self._duckdb.execute("SET TimeZone = 'UTC'")  # texts that are compared with a TIMESTAMPTZ
         self._client = AirportClient(location, "lake")
         self._transaction: Transaction | None = None
         self._ran: dict[type[exp.Expression], Callable[[Any], str | None]] = {
@@ -94,7 +95,7 @@ class SqlSession:
         at = None
         if (when := table.args.get("when")) is not None:
             [(value,)] = self._duckdb.execute(f"SELECT ({when.expression.sql('duckdb')})::VARCHAR").fetchall()
-            at = (when.name, value)
+            at = (when.args["kind"], value)
         return self._client.scan(table.db, table.name, columns, at=at, transaction=self._transaction).table
 
     def _function(self, call: exp.Anonymous) -> pa.Table:
@@ -207,8 +208,9 @@ class SqlSession:
         )
 
     def _drop(self, tree: exp.Drop) -> None:
+        [table] = tree.find_all(exp.Table)
         assert tree.kind == "TABLE"
-        self._client.ddl.drop_table(tree.this.db, tree.this.name)
+        self._client.ddl.drop_table(table.db, table.name)
 
     def _alter(self, tree: exp.Alter) -> None:
         schema, table, ddl = tree.this.db, tree.this.name, self._client.ddl
@@ -217,7 +219,7 @@ class SqlSession:
             case exp.ColumnDef():
                 ddl.add_column(schema, table, self._field(action.name, action.kind))
             case exp.RenameColumn():
-                ddl.rename_column(schema, table, action.name, action.args["to"].name)
+                ddl.rename_column(schema, table, action.this.name, action.args["to"].name)
             case exp.AlterColumn() if action.args.get("default") is not None:
                 ddl.set_default(schema, table, action.name, action.args["default"].sql("duckdb"))
             case exp.AlterColumn() if action.args.get("dtype") is not None:

@@ -104,8 +104,7 @@ def test_docker_is_asked_for_services_that_are_composed() -> None:
 
 
 def test_serve_prints_what_the_readme_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    [serve, _] = blocks_of("README.md", "sh")
-    [shown] = [block for block in blocks_of("README.md", "text") if block.line > serve.line]
+    shown = blocks_of("README.md", "text")[0]
     settings = load_settings(None, {})
     printed = io.StringIO()
     monkeypatch.setattr(cli, "out", Console(file=printed, width=200))

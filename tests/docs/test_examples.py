@@ -31,16 +31,18 @@ def pages_with(*languages: str) -> list[str]:
 @pytest.mark.parametrize("page", pages_with("sql", "python"))
 def test_the_examples_of_a_page_run_and_print_what_it_shows(page: str, demo_gateway: Gateway) -> None:
     namespace: dict[str, Any] = {"__name__": "example"}
+    wrong = []
     try:
         with SqlSession(demo_gateway.location) as session:
             for block in blocks_of(page, "sql", "python"):
                 text = block.text.replace(f"grpc://{FLIGHT}", demo_gateway.location)
                 printed = _run_sql(session, text) if block.language == "sql" else _run_python(text, block, namespace)
-                if block.output is not None:
-                    assert printed.strip() == block.output.strip(), f"{block} prints\n{printed}"
+                if block.output is not None and printed.strip() != block.output.strip():
+                    wrong.append(f"{block} prints\n{printed}")
     finally:
         if (client := namespace.get("client")) is not None:
             client.close()
+    assert not wrong, "\n".join(wrong)
 
 
 def _run_sql(session: SqlSession, text: str) -> str:

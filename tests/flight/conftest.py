@@ -75,7 +75,7 @@ def start_service() -> Iterator[Callable[..., MemoryService]]:
     for service in running:
         service.streams.close_all("the test ended")
         for peer in service.gate.peers():
-            service.server.cut(peer)
+            service.server.disconnect(peer)
         service.server.shutdown()
         service.streams.stop()
         service.uploads.stop()

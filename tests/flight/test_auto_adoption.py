@@ -64,7 +64,7 @@ def test_an_update_that_meets_a_row_without_id_works_when_it_is_run_again(adopti
     assert rows_of(adopting, lake)[4:] == [(50, "mine", 4), (51, "theirs", 5)]
 
 
-def test_a_delete_that_meets_a_doubled_id_works_when_it_is_run_again(adopting: AirportClient, lake: Lake) -> None:
+def test_a_delete_that_finds_a_duplicate_id_works_when_it_is_run_again(adopting: AirportClient, lake: Lake) -> None:
     numbers(lake)
     append(lake, [(2, 50, "copied")])
     assert refused(lambda: adopting.delete(lake.schema, "n", [2])).endswith(RETRY)

@@ -174,7 +174,7 @@ def test_details_are_what_protobuf_makes_of_them() -> None:
 
 
 @pytest.mark.parametrize("fault", [KeyError("/etc/secret.py"), RuntimeError("/etc/secret.py"), BaseException("x")])
-def test_a_fault_is_told_as_a_reference_only(
+def test_a_fault_is_sent_as_a_reference_only(
     server: FailingServer, client: flight.FlightClient, fault: BaseException
 ) -> None:
     server.error = fault

@@ -125,7 +125,7 @@ def test_a_captured_ad_hoc_call_is_answered(captured_gateway: Gateway, statement
         assert rows_of(replies)
 
 
-def test_the_captured_table_is_told_as_its_client_was_told(captured_gateway: Gateway) -> None:
+def test_the_captured_table_is_declared_as_it_was_to_its_client(captured_gateway: Gateway) -> None:
     first_use = next(s for s in statements("first-use"))
     listing = next(reply.value for reply in replayed(captured_gateway, first_use) if reply.rpc.action == "list_schemas")
     assert [schema.name for schema in listing.schemas] == ["alt", "demo"]

@@ -137,7 +137,7 @@ def test_duckdb_gets_the_text_in_its_own_ways(
 
 
 @pytest.mark.parametrize("airport", [[], [AIRPORT]])
-def test_a_stream_that_fails_tells_its_reader_in_the_same_way(
+def test_a_stream_that_fails_reports_it_in_the_same_way(
     people: Moody, plain: flight.FlightClient, airport: Headers
 ) -> None:
     def fail(_stream: object) -> None:

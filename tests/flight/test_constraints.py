@@ -129,7 +129,7 @@ def test_keys_of_many_types_are_compared(client: AirportClient, lake: Lake) -> N
 
 
 @also_disguised
-def test_not_null_and_checks_are_told_by_name(client: AirportClient, lake: Lake) -> None:
+def test_a_broken_not_null_or_check_is_named(client: AirportClient, lake: Lake) -> None:
     lake.create("t", "_rowid BIGINT, k INT NOT NULL, a STRING, b DATE")
     lake.sql("ALTER TABLE {t} ADD CONSTRAINT positive CHECK (k > 0)", "t")
     lake.fill("t", "VALUES (0, 10, 'a', NULL)")
@@ -152,7 +152,7 @@ def test_a_key_that_names_no_column_stops_writes_with_a_clear_text(client: Airpo
 
 
 @also_disguised
-def test_a_null_deep_inside_a_value_is_told_by_name(client: AirportClient, lake: Lake) -> None:
+def test_a_null_deep_inside_a_value_is_named(client: AirportClient, lake: Lake) -> None:
     lake.create("t", "_rowid BIGINT, s STRUCT<x: INT NOT NULL>")
     new = pa.RecordBatch.from_pylist([{"s": {"x": None}}], schema=pa.schema([("s", pa.struct([("x", pa.int32())]))]))
     assert sql_error(lambda: client.insert(lake.schema, "t", new)) == (

@@ -321,7 +321,7 @@ def test_a_key_on_a_column_of_any_name(client: AirportClient, schema: str, name:
     assert f"same ({name})" in refused(lambda: client.ddl.add_constraint(schema, "u", f"UNIQUE({quoted})"))
 
 
-def test_a_client_that_attached_before_gets_its_old_shape_or_is_told_to_attach_again(
+def test_a_client_that_attached_before_gets_its_old_shape_or_has_to_attach_again(
     client: AirportClient, schema: str, other: Callable[[], AirportClient]
 ) -> None:
     people(client, schema)

@@ -142,7 +142,7 @@ def test_statements_that_wait_become_one_commit_with_their_own_counts(
 
 
 @disguised_together
-def test_a_bad_member_is_told_so_and_the_others_are_written(
+def test_a_bad_member_is_refused_and_the_others_are_written(
     together: Together, client: AirportClient, lake: Lake
 ) -> None:
     numbers(lake)
@@ -376,7 +376,7 @@ MOMENTS = {"before its snapshot": before_the_next_merge, "during its jobs": duri
 
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize(("statement", "foreign"), MATRIX)
-def test_a_foreign_commit_between_our_look_and_our_commit(
+def test_a_foreign_commit_between_our_check_and_our_commit(
     client: AirportClient, lake: Lake, monkeypatch: pytest.MonkeyPatch, statement: str, foreign: str, moment: str
 ) -> None:
     """Our statement against each kind of foreign commit, which lands after the committer looked at the table."""

@@ -63,7 +63,7 @@ def test_update_returns_times_far_from_today_as_they_are(gateway: Gateway, far: 
 
 
 @pytest.mark.parametrize("moment", [LAST_DAY, FIRST_DAY, TODAY])
-def test_a_unique_time_that_a_foreign_job_wrote_is_not_doubled(
+def test_a_unique_time_that_a_foreign_job_wrote_is_not_duplicated(
     client: AirportClient, far: Lake, moment: datetime
 ) -> None:
     before = version_of(far, "far")
@@ -148,7 +148,7 @@ def spooling_gateway(warehouse: Path, lake_spark: Spark, tmp_path_factory: pytes
 
 
 @pytest.mark.parametrize("rows", [1, 2])
-def test_a_doubled_time_is_shown_in_utc_wherever_the_gateway_runs(
+def test_a_duplicate_time_is_shown_in_utc_wherever_the_gateway_runs(
     spooling_gateway: Gateway, far: Lake, rows: int, elsewhere: None
 ) -> None:
     with AirportClient(spooling_gateway.location, CATALOG) as client:

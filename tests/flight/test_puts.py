@@ -544,7 +544,7 @@ def test_an_error_in_a_long_upload_keeps_its_code_and_text(server: PutServer, cl
     assert (events.commits, events.aborts) == (0, 1)
 
 
-def test_a_fault_of_a_table_is_told_as_a_reference(server: PutServer, client: flight.FlightClient) -> None:
+def test_a_fault_of_a_table_is_sent_as_a_reference(server: PutServer, client: flight.FlightClient) -> None:
     events = server.add(BatchForms, EVENTS)
 
     def fail() -> None:

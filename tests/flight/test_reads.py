@@ -216,7 +216,7 @@ def test_a_table_replaced_by_another_is_never_read_by_an_old_ticket(gateway: Gat
         assert client.scan(lake.schema, "n").num_rows == 5
 
 
-def test_a_table_without_row_ids_is_told_a_rowid_all_the_same(client: AirportClient, lake: Lake) -> None:
+def test_a_table_without_row_ids_declares_a_rowid_all_the_same(client: AirportClient, lake: Lake) -> None:
     lake.create("plain", "k INT, rowid STRING")
     lake.fill("plain", "VALUES (1, 'mine')")
     found = client.table(lake.schema, "plain")
@@ -225,7 +225,7 @@ def test_a_table_without_row_ids_is_told_a_rowid_all_the_same(client: AirportCli
     assert client.scan(lake.schema, "plain", ["k", "rowid"]).num_rows == 1
 
 
-def test_comments_defaults_constraints_and_not_null_are_told(client: AirportClient, lake: Lake) -> None:
+def test_comments_defaults_constraints_and_not_null_are_declared(client: AirportClient, lake: Lake) -> None:
     lake.create(
         "declared",
         "k INT NOT NULL COMMENT 'the key', v STRING DEFAULT 'x', w INT DEFAULT 1 + 1",

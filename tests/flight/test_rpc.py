@@ -166,7 +166,7 @@ def test_actions_are_listed(plain: flight.FlightClient) -> None:
         ("column_statistics", msgpack.packb({"column_name": "x"}), "field 'flight_descriptor' is missing"),
     ],
 )
-def test_a_bad_request_is_told_its_defect_at_once(
+def test_a_bad_request_is_refused_at_once_for_its_defect(
     plain: flight.FlightClient, action: str, body: bytes, words: str
 ) -> None:
     assert words in refusal(lambda: call(plain, action, body))
@@ -183,7 +183,7 @@ def test_a_bad_request_is_told_its_defect_at_once(
         ("demo", "_delta_log", "must not start with a dot or an underscore"),
     ],
 )
-def test_a_bad_name_is_told_its_rule(
+def test_a_bad_name_is_refused_by_its_rule(
     service: MemoryService, plain: flight.FlightClient, schema: str, table: str, words: str
 ) -> None:
     service.add("demo", "people", PEOPLE)
@@ -203,7 +203,7 @@ def test_a_bad_name_is_told_its_rule(
         ("", [0], ("EPOCH", "1"), "AT takes VERSION or TIMESTAMP"),
     ],
 )
-def test_a_bad_scan_is_told_its_defect(
+def test_a_bad_scan_is_refused_for_its_defect(
     service: MemoryService,
     plain: flight.FlightClient,
     filters: str,
@@ -236,7 +236,7 @@ def test_a_body_over_the_limit_is_refused(start_service: Callable[..., MemorySer
         (UnavailableError("later"), "InvalidInputException", "later"),
     ],
 )
-def test_a_failing_stream_tells_sql_the_class_and_the_text(
+def test_a_failing_stream_gives_sql_the_class_and_the_text(
     service: MemoryService, memory_client: AirportClient, error: GatewayError, kind: str, text: str
 ) -> None:
     def fail(_stream: object) -> None:
@@ -248,7 +248,7 @@ def test_a_failing_stream_tells_sql_the_class_and_the_text(
     assert decode_exception(failed.value) == {"exception_type": kind, "message": text}
 
 
-def test_a_fault_is_told_as_a_reference_and_nothing_else(service: MemoryService, memory_client: AirportClient) -> None:
+def test_a_fault_is_sent_as_a_reference_and_nothing_else(service: MemoryService, memory_client: AirportClient) -> None:
     class PanicException(BaseException):
         """As the native reader's panics are."""
 
@@ -301,7 +301,9 @@ def test_a_client_that_stops_reading_loses_its_scan(start_service: Callable[...,
             reader.read_all()
 
 
-def test_beyond_the_slots_scans_wait_and_then_are_told_to_retry(start_service: Callable[..., MemoryService]) -> None:
+def test_beyond_the_slots_scans_wait_and_then_are_refused_as_unavailable(
+    start_service: Callable[..., MemoryService],
+) -> None:
     service = start_service(concurrent=1, wait_seconds=0.3)
     people = service.add("demo", "people", PEOPLE)
     go_on = threading.Event()

@@ -94,13 +94,13 @@ def test_a_stalled_upload_lets_go_of_its_rows_and_is_refused_when_its_client_wak
         exchange(client) as (writer, reader),
     ):
         wait_until(lambda: people.aborts == 1)
-        assert service.uploads.stalled() == 1
+        assert service.uploads.stalled_count() == 1
         assert not service.gate.wait_empty(0, besides=1)
-        assert service.gate.wait_empty(0, besides=1 + service.uploads.stalled())  # a drain does not wait for it
+        assert service.gate.wait_empty(0, besides=1 + service.uploads.stalled_count())  # a drain does not wait for it
         with AirportClient(service.location, "lake") as other:  # nor does another writer
             assert other.insert("demo", "people", BATCH).total_changed == 3
         assert refused(lambda: finish(writer, reader)) == TEXT
-        wait_until(lambda: service.uploads.stalled() == 0)
+        wait_until(lambda: service.uploads.stalled_count() == 0)
     assert people.commits == 1
 
 
@@ -204,7 +204,7 @@ class DeafClient:
         assert self._was_cut.wait(60)
         raise OSError("the connection is gone")
 
-    def cut_if_alone(self, _peer: str) -> None:
+    def disconnect_if_alone(self, _peer: str) -> None:
         self._was_cut.set()
 
 

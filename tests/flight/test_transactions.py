@@ -163,7 +163,7 @@ def test_an_empty_body_means_the_header_or_the_session(caller: Caller, service: 
         caller.act("rollback_transaction", session="mine")
 
 
-def test_without_a_manager_json_callers_are_told_and_the_client_goes_on_without(
+def test_without_a_manager_json_callers_are_refused_and_the_client_goes_on_without(
     start_service: Callable[..., MemoryService],
 ) -> None:
     service = start_service(transactions=TransactionSettings(enabled=False))
@@ -328,7 +328,7 @@ def test_a_rollback_after_others_changed_the_rows_is_a_conflict_and_changes_noth
     assert [row[1] for row in rows_of(client, lake)] == ["mine", "theirs", "v2", "v3"]
 
 
-def test_another_gateway_tells_from_the_log_what_was_committed(
+def test_another_gateway_finds_in_the_log_what_was_committed(
     on_delta: Caller, start_gateway: Callable[..., Gateway], lake: Lake
 ) -> None:
     wrote, only_read = on_delta.begin(), on_delta.begin()

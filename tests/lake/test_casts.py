@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from gateway.errors import RequestError
-from gateway.lake.ddl.rewriting import Rewrite, naming, new_values
+from gateway.lake.ddl.alterations import Rewrite
+from gateway.lake.ddl.rewriting import naming, new_values
 from gateway.lake.duck.expressions import EvaluationError, Evaluator, check_expression
 from gateway.lake.spark.engine import Profile, Spark
 from gateway.lake.values.codec import decode, encode

@@ -6,7 +6,6 @@ import json
 
 import pyarrow as pa
 import pytest
-from gateway.wire.ddl import AddColumn, Alteration, RenameColumn, RenameField, TableDefinition
 
 from gateway.catalog.changes import Operation
 from gateway.errors import PreconditionError, RequestError
@@ -16,6 +15,7 @@ from gateway.lake.tables import internal_names
 from gateway.lake.tables.internal_names import is_internal
 from gateway.lake.tables.schemas import read_schema
 from gateway.lake.writing.conversion import plan_upload
+from gateway.wire.ddl_messages import AddColumn, Alteration, RenameColumn, RenameField, TableDefinition
 
 NAMES = sorted(value for name, value in vars(internal_names).items() if name.isupper() and not name.startswith("_"))
 

@@ -5,7 +5,7 @@ import pytest
 from gateway.transactions.ids import TransactionIds
 
 
-def test_an_id_tells_when_and_how_it_was_issued() -> None:
+def test_an_id_says_when_and_how_it_was_issued() -> None:
     ids = TransactionIds(None)
     for manual in (False, True):
         parsed = ids.parse(ids.issue(1_700_000_000_123, manual=manual))

@@ -387,7 +387,7 @@ def test_the_last_writing_transaction_of_a_session_is_its_own(clock: Clock) -> N
 
 
 @pytest.mark.parametrize("secret", ["s3cret", None])
-def test_after_a_restart_the_log_tells_what_was_committed(clock: Clock, secret: str | None) -> None:
+def test_after_a_restart_the_log_says_what_was_committed(clock: Clock, secret: str | None) -> None:
     settings = TransactionSettings(secret=secret)
     before = TransactionManager(settings, clock, clock)
     wrote, only_read = before.begin(), before.begin()
@@ -622,7 +622,7 @@ def test_a_renamed_table_is_found_by_the_log_and_a_replaced_one_is_not_taken_for
     assert manager.rollback(identity, undo) == TransactionStatus(TransactionState.COMMITTED, {"renamed": Undone(1, 4)})
 
 
-def test_what_the_log_may_not_tell_in_full_is_not_rolled_back_in_part(clock: Clock) -> None:
+def test_what_the_log_may_not_record_in_full_is_not_rolled_back_in_part(clock: Clock) -> None:
     traces = Traces({"t": Trace(Footprint())}, "the log of table 'u' cannot be read now")
     manager = TransactionManager(TransactionSettings(secret="s"), clock, clock, lambda _transaction, _issued_ms: traces)
     clock.now -= 10

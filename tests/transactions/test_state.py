@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.transactions.state import Event, NotAllowedError, TransactionState, after
+from gateway.transactions.state import Event, NotAllowedError, TransactionState, next_state
 
 ACTIVE, COMMITTED, ABORTED = TransactionState.ACTIVE, TransactionState.COMMITTED, TransactionState.ABORTED
 WROTE, FAILED, COMMIT, ROLLBACK = Event.WROTE, Event.FAILED, Event.COMMIT, Event.ROLLBACK
@@ -26,12 +26,12 @@ WROTE, FAILED, COMMIT, ROLLBACK = Event.WROTE, Event.FAILED, Event.COMMIT, Event
 def test_an_event_leads_to_a_state(
     state: TransactionState, event: Event, then: TransactionState, manual: TransactionState
 ) -> None:
-    assert after(state, event) is then
-    assert after(state, event, manual=True) is manual
+    assert next_state(state, event) is then
+    assert next_state(state, event, manual=True) is manual
 
 
 @pytest.mark.parametrize("event", [COMMIT, WROTE])
 def test_aborted_is_final(event: Event) -> None:
     for manual in (False, True):
         with pytest.raises(NotAllowedError):
-            after(ABORTED, event, manual=manual)
+            next_state(ABORTED, event, manual=manual)

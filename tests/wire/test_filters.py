@@ -32,7 +32,7 @@ from gateway.wire.filter_tree import (
     Or,
     TypeId,
     ValueType,
-    columns_of,
+    referenced_columns,
 )
 from tests.captures import VECTORS, filters
 
@@ -265,8 +265,8 @@ def test_lone_surrogates_are_dropped() -> None:
 
 def test_columns_are_named_once_however_often_they_occur() -> None:
     conjuncts = captured("(i32 > 0 AND vc = 'abc') OR (i32 < 0 AND (vc = 'Zed' OR vc LIKE 'Z%'))").conjuncts
-    assert columns_of(conjuncts) == {"i32", "vc"}
-    assert columns_of(captured("rowid > 2 AND i32 > 0").conjuncts) == {"rowid", "i32"}
+    assert referenced_columns(conjuncts) == {"i32", "vc"}
+    assert referenced_columns(captured("rowid > 2 AND i32 > 0").conjuncts) == {"rowid", "i32"}
 
 
 # The codec, over every tree there is.
@@ -433,4 +433,4 @@ def test_a_damaged_document_is_read_or_refused(data: st.DataObject) -> None:
         return
     packed = encode_conjuncts(parsed.conjuncts)
     assert encode_conjuncts(decode_conjuncts(packed)) == packed
-    assert all(isinstance(name, str) for name in columns_of(parsed.conjuncts))
+    assert all(isinstance(name, str) for name in referenced_columns(parsed.conjuncts))

@@ -99,7 +99,7 @@ def test_a_million_row_ids_are_taken_and_one_more_is_not() -> None:
         (b" " * (json_dialect.MAX_DOCUMENT_BYTES + 1), "command: the JSON is larger than 16777216 bytes"),
     ],
 )
-def test_a_document_that_is_none_is_told_so(raw: bytes, text: str) -> None:
+def test_what_is_not_a_json_object_is_refused(raw: bytes, text: str) -> None:
     with pytest.raises(RequestError) as refused:
         decode_put(raw)
     assert refused.value.message == text
@@ -143,7 +143,7 @@ def test_a_document_that_is_none_is_told_so(raw: bytes, text: str) -> None:
         ),
     ],
 )
-def test_a_defect_is_told_by_field_and_rule(fields: dict[str, Any], text: str) -> None:
+def test_a_defect_is_named_by_field_and_rule(fields: dict[str, Any], text: str) -> None:
     with pytest.raises(RequestError) as refused:
         put(**{**INSERT, **fields})
     assert refused.value.message == f"command: {text}"

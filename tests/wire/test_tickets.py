@@ -113,7 +113,7 @@ def test_other_descriptors_are_refused(descriptor: flight.FlightDescriptor) -> N
         decode_path(descriptor)
 
 
-def test_a_stamp_tells_shapes_apart_by_place_name_and_type() -> None:
+def test_a_stamp_distinguishes_shapes_by_place_name_and_type() -> None:
     stamps = {
         stamp_of(pa.schema(fields), 1).digest
         for fields in (

@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 # However long one takes: a commit that takes longer than `write.retry_seconds` is tried again all the same.
 _FEWEST_TRIES = 4
-_NOTE = "spark.databricks.delta.commitInfo.userMetadata"
+NOTE = "spark.databricks.delta.commitInfo.userMetadata"
 _END_SECONDS = 10  # that a JVM which does not answer is given to end
 
 
@@ -128,11 +128,11 @@ class Landing:
             with self.spark.session(profile) as session:
                 jvm = self.spark.jvm  # the session's: it may have been started anew
                 self.guard.check()
-                session.conf.set(_NOTE, note.encode())
+                session.conf.set(NOTE, note.encode())
                 try:
                     made = make(session)
                 finally:
-                    session.conf.unset(_NOTE)
+                    session.conf.unset(NOTE)
             version = find_commit(self.log_folder, head.version, note.id)
         except (GatewayError, NotLandedError):
             raise

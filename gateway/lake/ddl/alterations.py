@@ -79,7 +79,7 @@ class Rewrite:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class AlterationPlan:
     """What an alteration asks for beyond the new definition."""
 
     is_needed: bool = True
@@ -88,21 +88,21 @@ class Plan:
     drops_column: bool = False
 
 
-_NOTHING = Plan(is_needed=False)
+_NOTHING = AlterationPlan(is_needed=False)
 
 
-def apply(definition: Definition, change: Alteration) -> Plan:
+def apply(definition: Definition, change: Alteration) -> AlterationPlan:
     """Edit the definition; a GatewayError says why it cannot be."""
     return _apply(change, definition)
 
 
 @singledispatch
-def _apply(change: object, _definition: Definition) -> Plan:
+def _apply(change: object, _definition: Definition) -> AlterationPlan:
     raise AssertionError(change)
 
 
 @_apply.register
-def _add_column(change: AddColumn, definition: Definition) -> Plan:
+def _add_column(change: AddColumn, definition: Definition) -> AlterationPlan:
     name = change.column.name
     if definition.find(name) is not None:
         if change.if_not_exists:
@@ -110,11 +110,11 @@ def _add_column(change: AddColumn, definition: Definition) -> Plan:
         raise PreconditionError(f"table '{definition.table}' already has a column '{name}'")
     check_column_name(name, definition.rowid_column)
     definition.fields.append(new_column(change.column))
-    return Plan()
+    return AlterationPlan()
 
 
 @_apply.register
-def _remove_column(change: RemoveColumn, definition: Definition) -> Plan:
+def _remove_column(change: RemoveColumn, definition: Definition) -> AlterationPlan:
     column = definition.find(change.column)
     if column is None and change.if_exists:
         return _NOTHING
@@ -135,11 +135,11 @@ def _remove_column(change: RemoveColumn, definition: Definition) -> Plan:
         definition.drop_check(check)
     definition.fields.remove(column)
     _edit_statistics(definition, lambda names: [each for each in names if fold(each) != fold(name)])
-    return Plan(drops_column=True)
+    return AlterationPlan(drops_column=True)
 
 
 @_apply.register
-def _rename_column(change: RenameColumn, definition: Definition) -> Plan:
+def _rename_column(change: RenameColumn, definition: Definition) -> AlterationPlan:
     column = definition.column(change.old_name)
     old, new = column["name"], change.new_name
     if old == new:
@@ -163,11 +163,11 @@ def _rename_column(change: RenameColumn, definition: Definition) -> Plan:
     )
     definition.partition_columns[:] = [new if name == old else name for name in definition.partition_columns]
     _edit_statistics(definition, lambda names: [new if fold(each) == fold(old) else each for each in names])
-    return Plan()
+    return AlterationPlan()
 
 
 @_apply.register
-def _change_type(change: ChangeColumnType, definition: Definition) -> Plan:
+def _change_type(change: ChangeColumnType, definition: Definition) -> AlterationPlan:
     column = definition.column(change.column.name)
     name = column["name"]
     wanted = new_column(change.column.with_name(name).with_metadata(_only_extension(change.column.metadata)))
@@ -185,7 +185,7 @@ def _change_type(change: ChangeColumnType, definition: Definition) -> Plan:
     column["metadata"].pop(ANNOTATION_KEY, None)
     column["metadata"].update(wanted["metadata"])
     _keep_default(column)
-    return Plan(rewrite=rewrite)
+    return AlterationPlan(rewrite=rewrite)
 
 
 def _rewrite(change: ChangeColumnType, definition: Definition, wanted: Json) -> Rewrite:
@@ -208,42 +208,42 @@ def _is_same(one: Json, other: Json) -> bool:
 
 
 @_apply.register
-def _set_default(change: SetDefault, definition: Definition) -> Plan:
+def _set_default(change: SetDefault, definition: Definition) -> AlterationPlan:
     column = definition.column(change.column)
     before = dict(column["metadata"])
     set_default(column, change.expression)
-    return Plan() if column["metadata"] != before else _NOTHING
+    return AlterationPlan() if column["metadata"] != before else _NOTHING
 
 
 @_apply.register
-def _set_not_null(change: SetNotNull, definition: Definition) -> Plan:
+def _set_not_null(change: SetNotNull, definition: Definition) -> AlterationPlan:
     column = definition.column(change.column)
     if not column["nullable"]:
         return _NOTHING
     column["nullable"] = False
-    return Plan(proofs=(NoNulls(column["name"]),))
+    return AlterationPlan(proofs=(NoNulls(column["name"]),))
 
 
 @_apply.register
-def _drop_not_null(change: DropNotNull, definition: Definition) -> Plan:
+def _drop_not_null(change: DropNotNull, definition: Definition) -> AlterationPlan:
     column = definition.column(change.column)
     if column["nullable"]:
         return _NOTHING
     if column["name"] in definition.primary_key:
         raise PreconditionError(f"column '{column['name']}' must stay NOT NULL: it is part of the primary key")
     column["nullable"] = True
-    return Plan()
+    return AlterationPlan()
 
 
 @_apply.register
-def _add_field(change: AddField, _definition: Definition) -> Plan:
+def _add_field(change: AddField, _definition: Definition) -> AlterationPlan:
     raise UnsupportedError(
         f"a field cannot be added to '{'.'.join(change.path)[:60]}': DuckDB's client does not send the new field's name"
     )
 
 
 @_apply.register
-def _rename_field(change: RenameField, definition: Definition) -> Plan:
+def _rename_field(change: RenameField, definition: Definition) -> AlterationPlan:
     if len(change.path) == 1:
         return _rename_column(RenameColumn(change.path[0], change.new_name), definition)
     siblings, field = _field_at(definition, change.path)
@@ -256,11 +256,11 @@ def _rename_field(change: RenameField, definition: Definition) -> Plan:
         raise PreconditionError(f"'{'.'.join(change.path[:-1])}' already has a field '{change.new_name}'")
     _require_free_struct(definition, change.path[0])
     field["name"] = change.new_name
-    return Plan()
+    return AlterationPlan()
 
 
 @_apply.register
-def _remove_field(change: RemoveField, definition: Definition) -> Plan:
+def _remove_field(change: RemoveField, definition: Definition) -> AlterationPlan:
     if len(change.path) == 1:
         return _remove_column(RemoveColumn(change.path[0], change.if_exists, change.cascade), definition)
     siblings, field = _field_at(definition, change.path)
@@ -272,29 +272,29 @@ def _remove_field(change: RemoveField, definition: Definition) -> Plan:
         raise PreconditionError(f"'{'.'.join(change.path)}' is the only field: drop the column instead")
     _require_free_struct(definition, change.path[0])
     siblings.remove(field)
-    return Plan(drops_column=True)
+    return AlterationPlan(drops_column=True)
 
 
 @_apply.register
-def _add_constraint(change: AddConstraint, definition: Definition) -> Plan:
+def _add_constraint(change: AddConstraint, definition: Definition) -> AlterationPlan:
     match parse_constraint(change.constraint):
         case CheckText(expression):
             check = definition.add_check(expression)
-            return Plan(proofs=(EveryRow(check.stored, check.original),))
+            return AlterationPlan(proofs=(EveryRow(check.stored, check.original),))
         case key:
             columns = definition.key_columns(key.columns)
     if not key.is_primary:
         if columns in definition.unique_keys:
             return _NOTHING
         definition.set_keys(definition.primary_key, [*definition.unique_keys, columns])
-        return Plan(proofs=(NoDuplicates(tuple(columns), "unique"),))
+        return AlterationPlan(proofs=(NoDuplicates(tuple(columns), "unique"),))
     if definition.primary_key:
         raise PreconditionError(f"table '{definition.table}' has a primary key already")
     definition.set_keys(columns, definition.unique_keys)
     nulls = [NoNulls(name) for name in columns if definition.column(name)["nullable"]]
     for name in columns:
         definition.column(name)["nullable"] = False
-    return Plan(proofs=(*nulls, NoDuplicates(tuple(columns), "primary key")))
+    return AlterationPlan(proofs=(*nulls, NoDuplicates(tuple(columns), "primary key")))
 
 
 # What depends on a column

@@ -10,11 +10,11 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pyspark.sql import DataFrame, functions
+from pyspark.sql import functions
 
 from gateway.errors import ConstraintError, PreconditionError
-from gateway.lake.commits.delta_log import commit_by_hand, delta_log, replace_files, seq, start_transaction
-from gateway.lake.ddl.alterations import EveryRow, NoDuplicates, NoNulls, Plan, Rewrite
+from gateway.lake.commits.delta_log import commit_by_hand, read_files, replace_files, seq, start_transaction
+from gateway.lake.ddl.alterations import AlterationPlan, EveryRow, NoDuplicates, NoNulls
 from gateway.lake.ddl.definitions import Definition
 from gateway.lake.ddl.rewriting import naming, new_values
 from gateway.lake.sql.quoting import quoted
@@ -35,7 +35,7 @@ def run_alteration(
     uri: str,
     table: str,
     rowid_column: str,
-    apply: Callable[[Definition], Plan],
+    apply: Callable[[Definition], AlterationPlan],
     check_writer: Callable[[], object],
 ) -> int | None:
     """Look, edit, prove and commit as one: the version that was made; None, and no commit, where nothing changes.
@@ -57,9 +57,11 @@ def run_alteration(
         transaction.readWholeTable()  # rows that come meanwhile are not proven
     if files:
         _prove(session, uri, transaction.snapshot().version(), plan, table)
-    rows = None if rewrite is None else _rewritten(session, uri, transaction, files, rewrite)
-    transaction.updateMetadata(_new_metadata(jvm, old, definition, features), False)
     actions: list[Any] = []
+    if rewrite is not None:
+        transaction.readWholeTable()
+        rows = read_files(session, uri, transaction, files).withColumn(rewrite.column, new_values(rewrite))
+    transaction.updateMetadata(_new_metadata(jvm, old, definition, features), False)
     if rewrite is not None:
         with naming(rewrite.column):
             actions = replace_files(jvm, transaction, files, rows)
@@ -96,7 +98,7 @@ def _new_metadata(jvm: Any, old: Any, definition: Definition, features: Sequence
     )
 
 
-def _missing_features(jvm: Any, protocol: Any, definition: Definition, plan: Plan) -> list[str]:
+def _missing_features(jvm: Any, protocol: Any, definition: Definition, plan: AlterationPlan) -> list[str]:
     """What has to be added to the table's protocol. Tables of the older kind are left as they are.
 
     Whoever made such a table may not be able to use it after a change of its protocol.
@@ -116,7 +118,7 @@ def _missing_features(jvm: Any, protocol: Any, definition: Definition, plan: Pla
     return []
 
 
-def _prove(session: Any, uri: str, version: int, plan: Plan, table: str) -> None:
+def _prove(session: Any, uri: str, version: int, plan: AlterationPlan, table: str) -> None:
     rows = session.read.format("delta").option("versionAsOf", version).load(uri)
     for proof in plan.proofs:
         match proof:
@@ -135,13 +137,3 @@ def _prove(session: Any, uri: str, version: int, plan: Plan, table: str) -> None
             case EveryRow(condition, original):
                 if not rows.where(f"NOT ({condition})").limit(1).isEmpty():
                     raise ConstraintError(f"table '{table}' has rows that break CHECK '{original[:80]}'")
-
-
-def _rewritten(session: Any, uri: str, transaction: Any, files: Sequence[Any], rewrite: Rewrite) -> Any:
-    """All rows with the column's new values, everything else as it is."""
-    values = new_values(rewrite)
-    jvm, snapshot = session._jvm, transaction.snapshot()
-    transaction.readWholeTable()
-    read = delta_log(session, uri).createDataFrame(snapshot, seq(jvm, files), False, jvm.scala.Option.apply(None))
-    tracked = jvm.org.apache.spark.sql.delta.RowTracking.preserveRowTrackingColumns(read, snapshot)
-    return DataFrame(tracked, session).withColumn(rewrite.column, values)

@@ -38,7 +38,7 @@ from gateway.lake.sql.quoting import double_quoted
 from gateway.lake.tables.schemas import ROWID, TableSchema, is_rowid
 from gateway.lake.tables.snapshots import TABLE, LogSnapshot
 from gateway.settings import ScanSettings
-from gateway.wire.filter_tree import columns_of
+from gateway.wire.filter_tree import referenced_columns
 from gateway.wire.tickets import Slice
 
 log = structlog.get_logger(__name__)
@@ -69,7 +69,7 @@ class Readers:
     def open(self, snapshot: LogSnapshot, request: ScanRequest, report: ScanReport) -> BatchStream:
         projection = project(snapshot.schema, request)
         conditions = _conditions(snapshot.schema, request)
-        filtered = [c for c in snapshot.schema.columns if c.name in columns_of(request.conjuncts)]
+        filtered = [c for c in snapshot.schema.columns if c.name in referenced_columns(request.conjuncts)]
         route = self._routes.choose(snapshot, [*projection.reads, *filtered])
         files = surviving_files(snapshot, conditions)
         report.route, report.route_reason = route.engine, route.reason
