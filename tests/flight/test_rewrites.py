@@ -18,7 +18,10 @@ def rows(client: AirportClient, lake: Lake, *columns: str) -> list[tuple[Any, ..
 
 
 def test_using_may_be_any_expression_over_the_row(client: AirportClient, lake: Lake) -> None:
-    lake.create("t", "k BIGINT, uuid STRING, `a.b` ARRAY<BIGINT>, seen TIMESTAMP, `back``tick` DECIMAL(38, 0)")
+    columns = "k BIGINT, uuid STRING, `a.b` ARRAY<BIGINT>, seen TIMESTAMP, `back``tick` DECIMAL(38, 0)"
+    lake.create(
+        "t", columns, properties={"delta.columnMapping.mode": "name", "delta.feature.timestampNtz": "supported"}
+    )
     lake.fill(
         "t", "VALUES (1, 'Straße', array(3, NULL, 1), TIMESTAMP '2024-03-31 00:30:00', -9), (2, NULL, NULL, NULL, NULL)"
     )

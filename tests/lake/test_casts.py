@@ -125,7 +125,7 @@ EXPRESSIONS = [
     ("map_keys(m)[1] = u", "BOOLEAN"),
     ("m", "VARCHAR"),
     ("CAST(s AS ENUM('Straße 7.5'))", "VARCHAR"),
-    ("s::VARCHAR[]", "VARCHAR[]"),
+    ("l::VARCHAR::VARCHAR[]", "VARCHAR[]"),
     ("to_json({'a': i})", "JSON"),
     ("TRY(CAST(s AS INTEGER))", "INTEGER"),
     ("NULL", "INTEGER[]"),
