@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ from gateway.catalog.capabilities import (
 )
 from gateway.catalog.names import TableName, fold
 from gateway.catalog.registry import Catalog
-from gateway.errors import CancelledError, NotFoundError, RequestError
+from gateway.errors import CancelledError, NotFoundError, PreconditionError, RequestError
 from gateway.wire.listing import ROWID_KEY, STATISTICS_KEY
 from gateway.wire.tickets import Slice, stamp_of
 
@@ -161,3 +161,20 @@ def run_in_turn(jobs: Iterable[Callable[[], None]]) -> None:
 
 def memory_catalog(source: MemorySource, name: str = "lake", first_version: int = 1) -> Catalog:
     return Catalog(name, source, first_version, run_in_turn)
+
+
+@dataclass(frozen=True)
+class InTransaction:
+    """A statement of a transaction that nobody manages."""
+
+    transaction: str
+    is_refused: bool = False
+    since: int | None = None
+    is_stopped: bool = False
+
+    def refusal(self) -> PreconditionError | None:
+        return PreconditionError("not active") if self.is_refused else None
+
+    def begin_commit(self) -> None: ...
+
+    def wrote(self, version: int | None, row_ids: Container[int]) -> None: ...

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,6 +22,7 @@ from gateway.lake.writing.idempotency import Answers, digest_of
 from gateway.lake.writing.pending import Committed
 from gateway.lake.writing.staging import StagedRows, StagingFolder
 from gateway.settings import StagingSettings
+from tests.doubles import InTransaction
 
 HOUR = 3_600
 
@@ -61,21 +61,6 @@ def log(tmp_path: Path) -> Log:
 
 def of(key: str | None, caller: str = "me", is_cancelled: Callable[[], bool] = lambda: False) -> WriteContext:
     return WriteContext(Call(caller=caller, is_cancelled=is_cancelled), idempotency_key=key)
-
-
-@dataclass(frozen=True)
-class InTransaction:
-    transaction: str
-    is_refused: bool = False
-    since: int | None = None
-    is_stopped: bool = False
-
-    def refusal(self) -> PreconditionError | None:
-        return PreconditionError("not active") if self.is_refused else None
-
-    def begin_commit(self) -> None: ...
-
-    def wrote(self, version: int | None, row_ids: Container[int]) -> None: ...
 
 
 def never() -> Committed:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from gateway.catalog.calls import Call
 from gateway.catalog.changes import Footprint, WriteContext, WriteOptions
 from gateway.errors import (
     ConflictError,
@@ -28,9 +29,11 @@ from gateway.lake.spark.engine import Spark
 from gateway.lake.writing import merge
 from gateway.wire.ddl_messages import ChangeColumnType
 from tests.builders import Lake
+from tests.doubles import InTransaction
 from tests.flight.writing import NUMBERS, numbers
 from tests.lake.reading import open_table, read
 
+ME = Call(caller="me")
 Make = Callable[[], Any]
 Fault = Callable[[Make], Any]
 
@@ -48,7 +51,8 @@ def insert(table: DeltaTable, key: int, transaction: str | None = None) -> int:
     kind = pa.string() if KINDS["alter"].is_done(table) else pa.int64()
     rows = pa.record_batch({"k": pa.array([key]).cast(kind), "v": pa.array(["new"])})
     able: Any = table.changes()
-    statement = able.insert(rows.schema, WriteOptions(), WriteContext("me", transaction))
+    context = WriteContext(ME, None if transaction is None else InTransaction(transaction))
+    statement = able.insert(rows.schema, WriteOptions(), context)
     statement.add(rows)
     return int(statement.commit())
 
@@ -66,7 +70,7 @@ KINDS = {
         lambda table: insert(table, 20), lambda table: keys(table).count(20) == 1, "the statement was written"
     ),
     "undo": Kind(
-        lambda table: table.undo("mine", WriteContext("me"), Footprint()).rows,
+        lambda table: table.undo("mine", WriteContext(ME), Footprint()).rows,
         lambda table: 10 not in keys(table),
         "the statement was written",
     ),
@@ -74,7 +78,7 @@ KINDS = {
         lambda table: table.adoption().run().rows, lambda table: None not in ids(table), "its rows were numbered"
     ),
     "alter": Kind(
-        lambda table: table.alter(ChangeColumnType(pa.field("k", pa.string()), "CAST(k AS VARCHAR)"), "me") and 1,
+        lambda table: table.alter(ChangeColumnType(pa.field("k", pa.string()), "CAST(k AS VARCHAR)"), ME) and 1,
         lambda table: table.current().shape.field("k").type != pa.int64(),
         "it was altered",
     ),
@@ -217,7 +221,7 @@ def test_after_an_unknown_outcome_nothing_is_written_until_that_commit_lands(
     with pytest.raises(OutcomeUnknownError, match=f"^table 's.n': it is not known whether {kind.unknown}$"):
         kind.run(table)
     assert refusal_of_each(table) == NOT_YET
-    with pytest.raises(UnavailableError, match="may still be writing"), table.alone():
+    with pytest.raises(UnavailableError, match="may still be writing"), table.exclusive():
         pass
     assert (faults.tries, table.current().version) == (1, version)
     faults.finish()

@@ -32,6 +32,7 @@ from gateway.lake.duck.expressions import SECONDS, EvaluationError, Evaluator
 from gateway.lake.duck.sealed import MEMORY_BYTES
 from gateway.lake.sql.quoting import quoted
 from gateway.lake.values.codec import decode, encode
+from gateway.lake.values.types import StoredForm
 
 _FAILED = re.compile(rf"{EvaluationError.__name__}: (.+)")
 _WORKER_BYTES = 2 * MEMORY_BYTES  # for DuckDB and for what it does not count
