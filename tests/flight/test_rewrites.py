@@ -18,20 +18,23 @@ def rows(client: AirportClient, lake: Lake, *columns: str) -> list[tuple[Any, ..
 
 
 def test_using_may_be_any_expression_over_the_row(client: AirportClient, lake: Lake) -> None:
-    lake.create("t", "k BIGINT, uuid STRING, `a.b` ARRAY<BIGINT>, at TIMESTAMP, `back``tick` DECIMAL(38, 0)")
+    columns = "k BIGINT, uuid STRING, `a.b` ARRAY<BIGINT>, seen TIMESTAMP, `back``tick` DECIMAL(38, 0)"
+    lake.create(
+        "t", columns, properties={"delta.columnMapping.mode": "name", "delta.feature.timestampNtz": "supported"}
+    )
     lake.fill(
         "t", "VALUES (1, 'Straße', array(3, NULL, 1), TIMESTAMP '2024-03-31 00:30:00', -9), (2, NULL, NULL, NULL, NULL)"
     )
     for field, using in (
         (pa.field("uuid", pa.string()), "upper(uuid) || k"),
         (pa.field("a.b", pa.list_(pa.string())), "list_transform(list_sort(\"a.b\"), lambda e: e || '-' || k)"),
-        (pa.field("at", pa.timestamp("us")), "at AT TIME ZONE 'Europe/Paris'"),
+        (pa.field("seen", pa.timestamp("us")), "seen AT TIME ZONE 'Europe/Paris'"),
         (pa.field("back`tick", pa.uint8()), 'TRY_CAST("back`tick" AS UTINYINT)'),
-        (pa.field("k", pa.struct([("n", pa.int64()), ("t", pa.time64("us"))])), "{'n': k, 't': at::TIME}"),
+        (pa.field("k", pa.struct([("n", pa.int64()), ("t", pa.time64("us"))])), "{'n': k, 't': seen::TIME}"),
     ):
         client.ddl.change_column_type(lake.schema, "t", field, using=using)
     local = datetime(2024, 3, 31, 1, 30)  # noqa: DTZ001
-    assert rows(client, lake, "uuid", "a.b", "at", "back`tick", "k") == [
+    assert rows(client, lake, "uuid", "a.b", "seen", "back`tick", "k") == [
         ("STRAẞE1", [None, "1-1", "3-1"], local, None, {"n": 1, "t": local.time()}),
         (None, None, None, None, {"n": 2, "t": None}),
     ]
@@ -49,7 +52,7 @@ def test_using_may_be_any_expression_over_the_row(client: AirportClient, lake: L
         ("nosuch + 1", "column 'nosuch'"),
         ("lower(k)", "'k' cannot be changed: Binder Error: No function matches"),
         ("CASE k WHEN 2 THEN 'two' ELSE '1' END", "'k' has a value that does not fit; nothing was changed"),
-        ("list_sum(range(5_000_000_000 + k))", "memory; nothing was changed"),
+        ("list_sum(range(500_000_000 + k))", "memory; nothing was changed"),
         ("CASE WHEN k < 2 THEN k END", "NOT NULL"),
     ],
 )
@@ -87,14 +90,14 @@ def test_all_else_of_a_table_stays_as_it_is(client: AirportClient, lake: Lake) -
 
 
 def test_moments_keep_their_microseconds_whatever_the_year(client: AirportClient, lake: Lake) -> None:
-    lake.create("t", "at TIMESTAMP, local TIMESTAMP_NTZ, d DATE")
+    lake.create("t", "seen TIMESTAMP, local TIMESTAMP_NTZ, d DATE")
     texts = ["0001-01-01 00:00:00.000001", "1582-10-10 12:00:00", "1900-01-01 00:00:00.5", "9999-12-31 23:59:59.999999"]
     lake.fill("t", "VALUES " + ", ".join(f"(TIMESTAMP '{t}', TIMESTAMP_NTZ '{t}', DATE '{t[:10]}')" for t in texts))
-    for name in ("at", "local", "d"):
+    for name in ("seen", "local", "d"):
         client.ddl.change_column_type(lake.schema, "t", pa.field(name, pa.string()))
-    assert rows(client, lake, "at", "local", "d") == [(f"{text}+00", text, text[:10]) for text in texts]
-    for name, kind in (("at", pa.timestamp("us", "UTC")), ("local", pa.timestamp("us")), ("d", pa.date32())):
+    assert rows(client, lake, "seen", "local", "d") == [(f"{text}+00", text, text[:10]) for text in texts]
+    for name, kind in (("seen", pa.timestamp("us", "UTC")), ("local", pa.timestamp("us")), ("d", pa.date32())):
         client.ddl.change_column_type(lake.schema, "t", pa.field(name, kind))
-    found = rows(client, lake, "at", "local", "d")
+    found = rows(client, lake, "seen", "local", "d")
     assert {row[0] for row in found} == {datetime.fromisoformat(text).replace(tzinfo=UTC) for text in texts}
     assert all((at.replace(tzinfo=None), at.date()) == (local, day) for at, local, day in found)

@@ -13,6 +13,7 @@ stops only between two pieces of work.
 from __future__ import annotations
 
 import faulthandler
+import json
 import re
 import resource
 from collections.abc import Callable, Iterable, Iterator
@@ -23,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql import functions
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 
 import gateway
 from gateway.errors import GatewayError, RequestError
@@ -42,10 +43,8 @@ def new_values(rewrite: Rewrite) -> Any:
     """The new column of Spark's; RequestError where DuckDB cannot compute it."""
     if rewrite.expression.refusal is not None:
         raise RequestError(f"column '{rewrite.column}' cannot be changed: {rewrite.expression.refusal}")
-    field = {"name": rewrite.column, "type": rewrite.form.delta, "nullable": True, "metadata": {}}
-    stored = StructType.fromJson({"type": "struct", "fields": [field]})[0].dataType
     cloudpickle.register_pickle_by_value(gateway)
-    compute = functions.arrow_udf(_computation(rewrite), stored)
+    compute = functions.arrow_udf(_computation(rewrite), _spark_type(rewrite.form.delta))
     return compute(*(functions.col(quoted(form.name)) for form in rewrite.inputs))
 
 
@@ -59,6 +58,15 @@ def naming(column: str) -> Iterator[None]:
         if found is None:
             raise
         raise RequestError(f"column '{column}' {found[1]}; nothing was changed") from error
+
+
+def _spark_type(delta: Any) -> DataType:
+    # Arrow brings no metadata of fields, and Spark takes a type with some for another one.
+    bare = json.loads(
+        json.dumps(delta), object_hook=lambda part: part | ({"metadata": {}} if "metadata" in part else {})
+    )
+    field = {"name": "value", "type": bare, "nullable": True, "metadata": {}}
+    return StructType.fromJson({"type": "struct", "fields": [field]})[0].dataType
 
 
 def _computation(rewrite: Rewrite) -> Callable[[Iterator[pa.Array]], Iterator[pa.Array]]:
