@@ -88,6 +88,7 @@ def test_stopping_a_spark_that_never_ran_leaves_the_one_that_runs_alone(lake_spa
         assert session.range(3).count() == 3
 
 
+@pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_a_dead_jvm_is_noticed_and_replaced_and_the_last_one_is_stopped() -> None:
     ended = subprocess.run(

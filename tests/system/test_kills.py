@@ -30,6 +30,8 @@ from pyarrow import flight
 from tests.airport import AirportClient
 from tests.system.process import CATALOG, Server, wait_until
 
+pytestmark = pytest.mark.spark  # every test starts gateways of its own
+
 SCHEMA = "demo"
 TABLE = "n"
 ROWS = 3_000

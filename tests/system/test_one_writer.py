@@ -18,6 +18,8 @@ from pyarrow import flight
 
 from tests.system.process import Server, wait_until
 
+pytestmark = pytest.mark.spark  # every test starts gateways of its own
+
 ROOT = Path(__file__).parents[2]
 TAKEN = "another gateway writes this warehouse"
 
