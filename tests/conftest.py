@@ -135,6 +135,7 @@ def settings_for(warehouse: Path, **sections: dict[str, Any]) -> Settings:
         "DELTAPORT_FLIGHT__PORT": "0",
         "DELTAPORT_HTTP__PORT": "0",
         "DELTAPORT_CATALOGS__LAKE__WAREHOUSE": str(warehouse),
+        "DELTAPORT_STAGING__FOLDER": str(warehouse.with_name(f"{warehouse.name}-staging")),
         # Tests refresh by attaching; a background refresh in the middle would hide what they check.
         "DELTAPORT_DISCOVERY__REFRESH_SECONDS": "3600",
     }

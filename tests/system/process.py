@@ -33,6 +33,9 @@ _START_SECONDS = 60
 _STOP_SECONDS = 90
 _TICKS = os.sysconf("SC_CLK_TCK")
 _TAIL_BYTES = 2000
+# Spark of a gateway that is soon killed: statements come at once, so there is nothing to warm up for, and a dead one is
+# missed early.
+SHORT_LIVED = {"warm_up": False, "check_seconds": 1}
 _started: list[Path] = []  # the logs of all gateways, in order
 
 
