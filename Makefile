@@ -1,7 +1,8 @@
 # Everything a developer or CI runs. `make` alone lists the targets.
 #
 #   PYTHON=python3.12 make setup      another Python than the first fit one on the path
-#   make test ARGS="-k rowids -x"     arguments for serve, test and bench
+#   make test ARGS="-k rowids -x"     arguments for serve, quick, test and bench
+#   make test WORKERS=0               all in one process, as a debugger needs it
 #
 # The first target that needs it makes .venv from the lock files; nothing is
 # installed outside of it but Java, and that only where it is missing.
@@ -12,11 +13,13 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 
 PYTHON ?=
 ARGS ?=
+# Each has a Spark of its own, which keeps a core and 3 GB of memory busy.
+WORKERS ?= 2
 BIN := .venv/bin
 LOCK := $(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-emit-index-url \
 	--no-emit-find-links --no-header
 
-.PHONY: help setup serve test bench soak lint docs lock clean
+.PHONY: help setup serve quick test bench soak lint docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,8 +30,11 @@ setup: .venv/.jars ## make .venv with the locked packages and Delta's jars
 serve: .venv/.jars ## run the gateway with demo tables
 	@$(BIN)/deltaport serve --demo $(ARGS)
 
-test: .venv/.jars ## run the tests
-	@$(BIN)/pytest $(ARGS)
+quick: .venv/.packages ## run the tests that need no Spark: a minute
+	@$(BIN)/pytest -m "not spark" $(ARGS)
+
+test: .venv/.jars ## run all tests
+	@$(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 bench: .venv/.jars ## measure; never part of the tests
 	@$(BIN)/python -m tests.bench $(ARGS)

@@ -70,7 +70,7 @@ def page() -> str:
 
 
 def read_comments(text: str) -> dict[str, str]:
-    """What the comments of a settings file say, by key: beside it and below, or above a section."""
+    """What the comments of a settings file say, by key: beside a key and below that, or above a section."""
     comments: dict[str, list[str]] = {}
     path: list[str] = []
     above: list[str] = []
@@ -85,6 +85,9 @@ def read_comments(text: str) -> dict[str, str]:
             comments[".".join(path)].append(found["words"])
         else:
             above = []
+    for key, lines in comments.items():
+        if not lines and key.split(".")[0] != "catalogs":
+            raise ValueError(f"{EXAMPLE.name}: {key} has no comment beside it")
     return {key: " ".join(lines) for key, lines in comments.items()}
 
 

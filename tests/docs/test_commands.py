@@ -6,8 +6,8 @@ below, each with the reason, and are checked as far as that goes.
 
 from __future__ import annotations
 
-import io
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -19,12 +19,10 @@ from typing import Any
 import pytest
 import typer
 import yaml
-from rich.console import Console
 
 from gateway.lake.spark.engine import Spark
 from gateway.ops import cli
 from gateway.ops.lifecycle import Gateway
-from gateway.settings import load_settings
 from tests.conftest import settings_for
 from tests.docs.pages import ROOT, all_blocks, blocks_of
 
@@ -103,11 +101,23 @@ def test_docker_is_asked_for_services_that_are_composed() -> None:
     assert "9090" in services["prometheus"]["ports"][0]
 
 
-def test_serve_prints_what_the_readme_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = blocks_of("README.md", "text")[0]
-    settings = load_settings(None, {})
-    printed = io.StringIO()
-    monkeypatch.setattr(cli, "out", Console(file=printed, width=200))
-    cli._say_where("grpc://127.0.0.1:8815", "http://127.0.0.1:9815", settings)
-    cli._say_attach("grpc://127.0.0.1:8815", settings)
-    assert printed.getvalue() == shown.text
+def test_serve_prints_what_the_readme_shows(tmp_path: Path) -> None:
+    settings = {"FLIGHT__PORT": "0", "HTTP__PORT": "0", "SPARK__ENABLED": "false"}
+    serving = subprocess.Popen(
+        [sys.executable, "-m", "gateway", "serve"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **{f"DELTAPORT_{key}": value for key, value in settings.items()}},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    with serving:
+        try:
+            assert serving.stdout is not None
+            shown = blocks_of("README.md", "text")[0].text
+            printed = "".join(serving.stdout.readline() for _ in shown.splitlines())
+        finally:
+            serving.terminate()
+    for scheme, port in (("grpc", 8815), ("http", 9815)):
+        printed = re.sub(rf"({scheme}://127\.0\.0\.1):\d+", rf"\1:{port}", printed)
+    assert printed == shown

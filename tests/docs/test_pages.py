@@ -109,3 +109,11 @@ def test_the_readme_is_a_front_page() -> None:
 def test_every_command_is_listed() -> None:
     listed = set(re.findall(r"^\| `deltaport ([a-z-]+)", read_page("docs/operating.md"), re.MULTILINE))
     assert listed == {one.name or one.callback.__name__ for one in app.registered_commands if one.callback}
+
+
+def test_modules_that_pages_name_exist() -> None:
+    rooms = tuple(path.name for path in (ROOT / "gateway").iterdir() if path.is_dir())
+    for page in PAGES:
+        named = re.findall(rf"`((?:gateway/)?(?:{'|'.join(rooms)})/[\w/]*(?:\.py)?)`", prose_of(page))
+        missing = [name for name in named if not (ROOT / "gateway" / name.removeprefix("gateway/")).exists()]
+        assert missing == [], page

@@ -76,9 +76,9 @@ class Together:
             client.close()
 
     def _wait_for_queue(self, length: int, futures: Sequence[Future[Any]]) -> None:
-        committer = table_of(self._gateway, self._lake)._write_room.writer._committer
+        queue = table_of(self._gateway, self._lake)._write_room.writer._queue
         deadline = time.monotonic() + 60
-        while len(committer._queue) + sum(future.done() for future in futures) < length:
+        while len(queue._queue) + sum(future.done() for future in futures) < length:
             assert time.monotonic() < deadline
             time.sleep(0.005)
 

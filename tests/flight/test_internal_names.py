@@ -9,12 +9,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from gateway.errors import PreconditionError
-from gateway.lake.adopting.adoption import Adoption
 from gateway.lake.spark.engine import Spark
 from tests.airport import AirportClient
 from tests.builders import Lake
 from tests.conftest import CATALOG
 from tests.flight.writing import refused, running_gateway
+from tests.lake.reading import open_table
 from tests.lake.test_internal_names import NAMES
 
 # Names that stand beside those of a table somewhere on the way of its rows.
@@ -49,7 +49,7 @@ def test_others_tables_with_such_columns_are_read_and_not_written(
     ):
         assert refused(work) == kept_for_itself(NAMES[0])
     with pytest.raises(PreconditionError) as failure:
-        Adoption("s.t", str(lake.path(foreign)), lake_spark, "_rowid").run()
+        open_table(lake.path(foreign), lake_spark).adoption().run()
     assert str(failure.value) == kept_for_itself(NAMES[0])
     assert client.scan(lake.schema, foreign, ["k", *NAMES]).rows() == expected
 
@@ -105,7 +105,7 @@ def test_all_other_names_are_free_on_every_way_of_a_row(
 def test_all_other_names_are_free_where_rows_get_ids(lake: Lake, lake_spark: Spark) -> None:
     rows = pa.table({"_rowid": pa.array([4, 4, None], pa.int64()), **dict.fromkeys(FREE, pa.array([1, 2, 3]))})
     write_deltalake(str(lake.path("t")), rows)
-    assert Adoption("s.t", str(lake.path("t")), lake_spark, "_rowid").run().rows == 2
+    assert open_table(lake.path("t"), lake_spark).adoption().run().rows == 2
     found = DeltaTable(str(lake.path("t"))).to_pyarrow_table().to_pylist()
     assert len({row["_rowid"] for row in found} - {None}) == 3
     assert sorted([*{row[name] for name in FREE}] for row in found) == [[1], [2], [3]]

@@ -76,6 +76,7 @@ def jvm() -> Iterator[JavaGateway]:
     gateway.proc.stdin.close()
 
 
+@pytest.mark.spark
 def test_a_jvm_that_goes_away_is_told_from_a_statement_that_fails(jvm: JavaGateway) -> None:
     lang = jvm.jvm.java.lang
     number, thread = lang.Integer, lang.Thread

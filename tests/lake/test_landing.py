@@ -221,7 +221,7 @@ def test_after_an_unknown_outcome_nothing_is_written_until_that_commit_lands(
     with pytest.raises(OutcomeUnknownError, match=f"^table 's.n': it is not known whether {kind.unknown}$"):
         kind.run(table)
     assert refusal_of_each(table) == NOT_YET
-    with pytest.raises(UnavailableError, match="may still be writing"), table.alone():
+    with pytest.raises(UnavailableError, match="may still be writing"), table.exclusive():
         pass
     assert (faults.tries, table.current().version) == (1, version)
     faults.finish()

@@ -224,6 +224,7 @@ def run_bare(script: str, *arguments: object, under: tuple[str, ...] = ()) -> su
     )
 
 
+@pytest.mark.spark
 @pytest.mark.timeout(300)
 def test_of_two_jvms_that_write_the_same_versions_each_version_has_one_winner(tmp_path: Path) -> None:
     both = [run_bare(CONTEST, tmp_path, VERSIONS) for _ in range(2)]
@@ -267,6 +268,7 @@ print("DONE")
 
 
 @needs_strace
+@pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_what_a_commit_needs_is_synced_before_it_shows_and_its_folder_before_it_is_told(tmp_path: Path) -> None:
     trace, table = tmp_path / "trace", tmp_path / "with space%" / "t"
@@ -319,6 +321,7 @@ print("wrote", [write(version) for version in range(2)])
 
 
 @needs_strace
+@pytest.mark.spark
 @pytest.mark.parametrize(
     ("injected", "said", "told"),
     [

@@ -17,16 +17,24 @@ from gateway.settings import SparkSettings
 
 LIFE_AND_DEATH = """
 import os, signal, sys, time
+import structlog
 from pyspark import SparkContext
 from gateway.lake.spark.engine import Profile, Spark, SparkState
-from gateway.settings import LogSettings, SparkSettings
-from gateway.telemetry.logging import configure_logging
+from gateway.settings import SparkSettings
 
-configure_logging(LogSettings(format="json", level="error"))
+logged = []
+def note(_logger, _method, event):
+    logged.append(event["event"])
+    raise structlog.DropEvent
+structlog.configure(processors=[note])
 seen = []
-spark = Spark(SparkSettings(driver_memory="1g", warm_up=False, check_seconds=0.2), seen.append)
+spark = Spark(SparkSettings(driver_memory="1g", check_seconds=0.2), seen.append)
 spark.start()
 spark.wait_ready(240)
+deadline = time.monotonic() + 240
+while "spark_warmed_up" not in logged:
+    assert time.monotonic() < deadline and "spark_warm_up_failed" not in logged, logged
+    time.sleep(0.1)
 first = SparkContext._gateway.proc.pid
 os.kill(first, signal.SIGKILL)
 deadline = time.monotonic() + 240
@@ -88,6 +96,7 @@ def test_stopping_a_spark_that_never_ran_leaves_the_one_that_runs_alone(lake_spa
         assert session.range(3).count() == 3
 
 
+@pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_a_dead_jvm_is_noticed_and_replaced_and_the_last_one_is_stopped() -> None:
     ended = subprocess.run(

@@ -32,6 +32,18 @@ _SAMPLE_SECONDS = 0.01
 _START_SECONDS = 60
 _STOP_SECONDS = 90
 _TICKS = os.sysconf("SC_CLK_TCK")
+_TAIL_BYTES = 2000
+# Spark of a gateway that is soon killed: statements come at once, so there is nothing to warm up for, and a dead one is
+# missed early.
+SHORT_LIVED = {"warm_up": False, "check_seconds": 1}
+_started: list[Path] = []  # the logs of all gateways, in order
+
+
+def log_tails(since: float) -> Iterator[tuple[str, str]]:
+    """The ends of the logs that gateways wrote to since then, by the folder each ran in."""
+    for log in _started:
+        if log.exists() and log.stat().st_mtime >= since:
+            yield log.parent.name, log.read_text(errors="replace")[-_TAIL_BYTES:]
 
 
 class Server:
@@ -58,6 +70,7 @@ class Server:
             settings[section] = {**settings.get(section, {}), **values}
         config.write_text(yaml.safe_dump(settings))
         self._log_path = folder / "gateway.log"
+        _started.append(self._log_path)
         with self._log_path.open("wb") as log:
             self.started = time.monotonic()
             self._process = subprocess.Popen(
@@ -179,7 +192,7 @@ class Server:
                 time.sleep(0.005)
             else:
                 return
-        tail = self._log_path.read_text(errors="replace")[-2000:]
+        tail = self._log_path.read_text(errors="replace")[-_TAIL_BYTES:]
         raise RuntimeError(f"the gateway did not open its port; its log ends with:\n{tail}")
 
 

@@ -22,16 +22,14 @@ import typer
 
 from gateway.lake.spark.engine import Profile, Spark
 from gateway.settings import SparkSettings
-from tests.system.process import Server
+from tests.system.process import SHORT_LIVED, Server
 from tests.system.workload import SCHEMA, Ledger, Outcome, Worker, judge, make_tables
 
 _PATIENCE_SECONDS = 300
 _STATEMENTS = 50  # between two kills
-# For a JVM that lives for a minute: clients come at once, so there is nothing to warm up for, and the thorough compiler
-# would take more time than it saves. A dead one is missed early.
+# For a JVM that lives for a minute the thorough compiler would take more time than it saves.
 _SPARK = {
-    "warm_up": False,
-    "check_seconds": 1,
+    **SHORT_LIVED,
     "conf": {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},
 }
 

@@ -36,6 +36,7 @@ def ids_of(place: Path) -> list[int | None]:
     return sorted(ids, key=lambda each: -1 if each is None else each)
 
 
+@pytest.mark.spark
 def test_a_run_that_is_killed_is_run_again_and_finishes(foreign: Path, tmp_path: Path) -> None:
     settings = {"CATALOGS__LAKE__WAREHOUSE": str(tmp_path / "warehouse"), "SPARK__DRIVER_MEMORY": "1g"}
     version = DeltaTable(foreign).version()

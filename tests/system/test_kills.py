@@ -28,7 +28,9 @@ from deltalake import DeltaTable, write_deltalake
 from pyarrow import flight
 
 from tests.airport import AirportClient
-from tests.system.process import CATALOG, Server, wait_until
+from tests.system.process import CATALOG, SHORT_LIVED, Server, wait_until
+
+pytestmark = pytest.mark.spark  # every test starts gateways of its own
 
 SCHEMA = "demo"
 TABLE = "n"
@@ -79,7 +81,7 @@ class World:
             self.server = Server(
                 self.folder / "warehouse",
                 self.folder / f"gateway-{next(self.starts)}",
-                spark=True,
+                spark=SHORT_LIVED,
                 staging={"folder": str(self.staging), "memory_rows": 50},
             )
             self.server.__enter__()

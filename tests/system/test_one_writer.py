@@ -16,7 +16,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyarrow import flight
 
-from tests.system.process import Server, wait_until
+from tests.system.process import SHORT_LIVED, Server, wait_until
+
+pytestmark = pytest.mark.spark  # every test starts gateways of its own
 
 ROOT = Path(__file__).parents[2]
 TAKEN = "another gateway writes this warehouse"
@@ -34,7 +36,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], Server]]:
     with contextlib.ExitStack() as running:
 
         def enter(name: str) -> Server:
-            server = running.enter_context(Server(tmp_path / "warehouse", tmp_path / name, spark=True))
+            server = running.enter_context(Server(tmp_path / "warehouse", tmp_path / name, spark=SHORT_LIVED))
             running.callback(_signal_both, server, signal.SIGCONT)
             return server
 

@@ -69,7 +69,8 @@ class Readers:
     def open(self, snapshot: LogSnapshot, request: ScanRequest, report: ScanReport) -> BatchStream:
         projection = project(snapshot.schema, request)
         conditions = _conditions(snapshot.schema, request)
-        filtered = [c for c in snapshot.schema.columns if c.name in referenced_columns(request.conjuncts)]
+        named = referenced_columns(request.conjuncts)
+        filtered = [column for column in snapshot.schema.columns if column.name in named]
         route = self._routes.choose(snapshot, [*projection.reads, *filtered])
         files = surviving_files(snapshot, conditions)
         report.route, report.route_reason = route.engine, route.reason
