@@ -131,7 +131,7 @@ class Gateway:
 
     def _maintain(self, catalog: str) -> bool:
         try:
-            return self.service.lake.warehouses[catalog].tend()
+            return self.service.lake.warehouses[catalog].maintain()
         except GatewayError as error:  # not the writer, or the disk: the next round may work
             log.debug("warehouse_maintenance_failed", catalog=catalog, reason=error.message)
             return False

@@ -321,7 +321,7 @@ def test_a_dropped_table_comes_back_until_it_is_purged(start: Callable[..., Room
     with pytest.raises(NotFoundError, match="nosuch"):
         room.warehouse.undrop("s", "nosuch")
     (room.root / "_dropped" / "not a drop").mkdir()
-    start(keep_days=0.00001).warehouse.tend()
+    start(keep_days=0.00001).warehouse.maintain()
     assert [path.name for path in (room.root / "_dropped").iterdir()] == ["not a drop"]
 
 
@@ -396,7 +396,7 @@ def test_a_crash_at_any_step_leaves_the_old_state_or_the_new_one(
         room.editor.create_schema("s")
         room.editor.create_schema("e")
         room.make("t")
-        waiting.warehouse.tend()  # it was the writer once, and finished what there was to finish then
+        waiting.warehouse.maintain()  # it was the writer once, and finished what there was to finish then
         crash_after(steps)
         try:
             act(room)
@@ -406,12 +406,12 @@ def test_a_crash_at_any_step_leaves_the_old_state_or_the_new_one(
         monkeypatch.undo()
         again = start(root) if next_writer == "starts" else waiting
         again.holding = object()
-        again.warehouse.tend()
+        again.warehouse.maintain()
         assert again.tables() in allowed
         assert leftovers(root) == []
         for schema in again.catalog.listing().schemas.values():  # each is one that works
             again.make("another", schema=schema)
-        again.warehouse.tend()
+        again.warehouse.maintain()
         if ended:
             break
     assert steps > 0, "a change that takes no step tests nothing"
@@ -427,24 +427,24 @@ def test_a_note_that_outlived_its_change_moves_no_table(
     assert len(leftovers(room.root)) == 1
     shutil.rmtree(room.root / "_dropped")  # purged meanwhile, or brought back
     again = start()
-    again.warehouse.tend()
+    again.warehouse.maintain()
     assert again.tables() == {"s.t": 2}
     assert leftovers(room.root) == []
 
 
 def test_a_change_under_way_is_not_taken_for_a_crash(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     room.make("t")
-    move, tended = Folder.move_to, []
+    move, maintained = Folder.move_to, []
 
     def move_and_tend(folder: Folder, place: Folder) -> None:
         move(folder, place)
         room.holding = object()
-        tended.append(room.warehouse.tend())
+        maintained.append(room.warehouse.maintain())
 
     with monkeypatch.context() as patched:
         patched.setattr(Folder, "move_to", move_and_tend)
         room.editor.create_table("s", "t", TWO, OnConflict.REPLACE)
-    assert tended == [False, False]
+    assert maintained == [False, False]
     assert room.tables() == {"s.t": 2}
     assert leftovers(room.root) == []
 
@@ -454,7 +454,7 @@ def test_rows_that_are_on_their_way_are_not_taken_for_a_crash(room: Room) -> Non
     table, _ = room.editor.create_table("s", "new", ONE, OnConflict.ERROR)
     room.editor.begin_creation(table)
     room.holding = object()
-    assert room.warehouse.tend() is False
+    assert room.warehouse.maintain() is False
     assert room.tables() == {"s.new": 1}
     room.editor.end_creation(table, complete=True)
     assert room.tables() == {"s.new": 1}
@@ -467,7 +467,7 @@ def test_rows_that_were_on_their_way_when_the_process_ended_take_their_new_table
     table, _ = room.editor.create_table("s", "new", ONE, OnConflict.ERROR)
     room.editor.begin_creation(table)
     again = start()
-    again.warehouse.tend()
+    again.warehouse.maintain()
     assert again.tables() == {}
 
 
@@ -506,7 +506,7 @@ def test_a_killed_process_leaves_whole_tables_only(tmp_path: Path, start: Callab
             finally:
                 process.kill()
         again = start(root)
-        again.warehouse.tend()
+        again.warehouse.maintain()
         assert again.tables() in ({}, {"s.a": 1}, {"s.a": 2}, {"s.b": 2})
         assert leftovers(root) == []
         again.editor.create_schema("e")
@@ -526,7 +526,7 @@ def test_a_process_that_is_not_the_writer_changes_and_finishes_nothing(room: Roo
     )
     editor = Editor(Catalog("lake", other, 1, run_in_turn))
     for act in (
-        other.tend,
+        other.maintain,
         lambda: editor.create_schema("n"),
         lambda: editor.drop_schema("s", ignore_not_found=True),
         lambda: editor.create_table("s", "n", ONE, OnConflict.ERROR),

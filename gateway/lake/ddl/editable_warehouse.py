@@ -189,7 +189,7 @@ class EditableWarehouse(Warehouse):
 
     # After a crash, and as time goes by
 
-    def tend(self) -> bool:
+    def maintain(self) -> bool:
         """Finish what others left half done, and remove what was dropped long ago; to be called now and then.
 
         True when something was finished: there may be other tables than before.

@@ -19,7 +19,7 @@ from sqlglot.errors import SqlglotError
 
 from gateway.catalog.names import fold
 from gateway.errors import RequestError
-from gateway.lake.sql.expressions import is_condition, to_spark
+from gateway.lake.sql.dialects import is_condition, to_spark
 
 Found = TypeVar("Found")
 

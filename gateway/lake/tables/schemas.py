@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from gateway.catalog.names import fold
 from gateway.lake.sql.checks import NamedType, stored_check
-from gateway.lake.sql.expressions import to_duckdb
+from gateway.lake.sql.dialects import to_duckdb
 from gateway.lake.values.types import StoredForm, form_of, has_statistics, reads_alike
 from gateway.wire.listing import CHECKS_KEY, COMMENT_KEY, DEFAULT_KEY, ROWID_KEY, STATISTICS_KEY, metadata_of
 from gateway.wire.packing import pack

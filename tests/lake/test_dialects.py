@@ -9,7 +9,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from gateway.lake.sql.expressions import to_duckdb
+from gateway.lake.sql.dialects import to_duckdb
 
 SAMPLES = """SELECT *, cast(i % 128 AS TINYINT) AS small, cast(day AS TIMESTAMP) AS at FROM VALUES
   (1, 10L, 0.1F, 0.1D, 0.10BD, 'abc', true, DATE'2024-02-29', 1, 1),
