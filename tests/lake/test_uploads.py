@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Callable
 from datetime import UTC, date, datetime
@@ -180,6 +181,25 @@ def test_leftovers_of_a_dead_process_are_removed_and_those_of_a_living_one_kept(
     assert not (tmp_path / left.folder).exists()
     living.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_that_starts_meanwhile_does_not_take_a_new_folder_for_a_leftover(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staging, lock = folder_of(tmp_path), fcntl.flock
+
+    def others_start_first(held: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        folder_of(tmp_path).remove_leftovers()
+        lock(held, how)
+
+    monkeypatch.setattr(fcntl, "flock", others_start_first)
+    first, second = staging.new_folder(), staging.new_folder()
+    folder_of(tmp_path).remove_leftovers()
+    assert first.is_dir()
+    assert second.is_dir()
+    staging.close()
+    assert not [*tmp_path.rglob("*-*")]
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers()), max_size=30))

@@ -49,11 +49,13 @@ class StagingFolder:
     def new_folder(self) -> Path:
         with self._guard, _disk_errors():
             if self._own is None:
+                # Under another name until it is locked: a process that starts meanwhile would take it for a leftover.
                 own = self._root / f"{_OWNED}{uuid.uuid4()}"
-                own.mkdir(parents=True)
-                self._held = os.open(own / _LOCK, os.O_CREAT | os.O_RDWR)
+                unlocked = own.with_name(f".{own.name}")
+                unlocked.mkdir(parents=True)
+                self._held = os.open(unlocked / _LOCK, os.O_CREAT | os.O_RDWR)
                 fcntl.flock(self._held, fcntl.LOCK_EX)
-                self._own = own
+                self._own = unlocked.rename(own)
             folder = self._own / str(uuid.uuid4())
             folder.mkdir()
             return folder
@@ -62,10 +64,7 @@ class StagingFolder:
         """Remove the folders of processes that are gone: whoever is alive holds its lock."""
         for folder in self._root.glob(f"{_OWNED}*"):
             with contextlib.suppress(OSError):
-                if not (folder / _LOCK).exists():
-                    folder.rmdir()  # killed before it could take its lock, so there is nothing in it
-                    continue
-                held = os.open(folder / _LOCK, os.O_RDWR)
+                held = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR)
                 try:
                     fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     shutil.rmtree(folder, ignore_errors=True)
