@@ -8,12 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from gateway.catalog.calls import Call
 from gateway.catalog.capabilities import Chunk, ScanReport
 from gateway.errors import CancelledError
 from gateway.flight.streams import ScanStreams
@@ -56,6 +58,18 @@ class Stuck(Rows):
         self.go_on.wait(60)
 
 
+@dataclass(frozen=True)
+class Asked:
+    """A scan of this stream, whose client may be gone."""
+
+    stream: Rows
+    call: Call = field(default_factory=Call)
+    log_fields: dict[str, object] = field(default_factory=dict)
+
+    def open(self) -> Rows:
+        return self.stream
+
+
 @pytest.fixture
 def streams() -> Iterator[ScanStreams]:
     running = ScanStreams(ScanSettings())
@@ -66,15 +80,15 @@ def streams() -> Iterator[ScanStreams]:
 
 @pytest.mark.parametrize("ended_by", ["watch", "close_all"])
 def test_other_scans_begin_and_end_while_one_is_being_closed(streams: ScanStreams, ended_by: str) -> None:
-    stuck = Stuck()
+    stuck, gone = Stuck(), Call(is_cancelled=lambda: ended_by == "watch")
     with ThreadPoolExecutor(3) as threads:
-        first = threads.submit(lambda: list(streams.stream(lambda: stuck, lambda: ended_by == "watch")))
+        first = threads.submit(lambda: list(streams.stream(Asked(stuck, gone))))
         try:
             wait_until(lambda: len(streams) == 1)
             if ended_by == "close_all":
                 threads.submit(streams.close_all, "the test says so")
             assert stuck.is_closing.wait(30)
-            other = threads.submit(lambda: list(streams.stream(Rows, lambda: False)))
+            other = threads.submit(lambda: list(streams.stream(Asked(Rows()))))
             assert other.result(timeout=30)[0][0].equals(BATCH)
             assert not streams.is_scanning("another")
         finally:
