@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -29,6 +30,7 @@ from gateway.telemetry.logging import configure_logging
 if TYPE_CHECKING:
     from gateway.ops.assembly import Lake
 
+_LOOK_SECONDS = 0.5
 app = typer.Typer(
     help="Delta Lake behind one Arrow Flight address, for DuckDB's Airport extension.",
     no_args_is_help=True,
@@ -90,7 +92,8 @@ def serve(
         if demo:
             _make_demo(gateway.service.lake, settings, wanted)
         _print_attach(gateway.location, settings)
-        wanted.wait()
+        while not wanted.wait(_LOOK_SECONDS):
+            pass  # a signal that comes right before the wait is noticed when the wait ends
         out.print("Stopping: waiting for running calls. Once more to end them.")
         gateway.drain(again)
     finally:
@@ -100,12 +103,17 @@ def serve(
 def _signals() -> tuple[threading.Event, threading.Event]:
     """The first signal sets the first event, the next one the second."""
     first, second = threading.Event(), threading.Event()
+    caught: SimpleQueue[int] = SimpleQueue()
 
-    def note(_number: int, _frame: object) -> None:
-        (second if first.is_set() else first).set()
+    def set_events() -> None:
+        for event in (first, second):
+            caught.get()
+            event.set()
 
-    signal.signal(signal.SIGTERM, note)
-    signal.signal(signal.SIGINT, note)
+    # Not in the handler: it runs in the thread that waits for the event, perhaps while that holds the event's lock.
+    threading.Thread(target=set_events, name="signals", daemon=True).start()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda caught_number, _frame: caught.put(caught_number))
     return first, second
 
 
