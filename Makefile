@@ -30,7 +30,7 @@ setup: .venv/.jars ## make .venv with the locked packages and Delta's jars
 serve: .venv/.jars ## run the gateway with demo tables
 	@$(BIN)/deltaport serve --demo $(ARGS)
 
-quick: .venv/.packages ## run the tests that need no Spark: a minute
+quick: .venv/.packages ## run the tests that need no Spark, in under two minutes
 	@$(BIN)/pytest -m "not spark" $(ARGS)
 
 test: .venv/.jars ## run all tests

@@ -354,3 +354,20 @@ def test_a_statement_whose_rows_may_not_be_numbered_yet_was_surely_not_written()
 
     with pytest.raises(UnavailableError, match="were numbered; the statement was not written, run it again"):
         Numbering("s.n", adopt).number(0)
+
+
+def test_while_the_log_cannot_be_read_the_outcome_is_unknown_and_later_commits_are_made(
+    table: DeltaTable, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, unread = landing.find_commit, iter([OSError("the disk does not answer")] * 2)
+
+    def find_commit(*arguments: Any) -> int | None:
+        if (error := next(unread, None)) is not None:
+            raise error
+        return original(*arguments)
+
+    monkeypatch.setattr(landing, "find_commit", find_commit)
+    with pytest.raises(OutcomeUnknownError, match=kind.unknown):
+        kind.run(table)
+    assert kind.is_done(table)
+    assert insert(table, 30) == 1

@@ -172,18 +172,26 @@ class Landing:
         explained = explain(error)
         # A JVM that does not answer may still be writing: the log is final once the JVM is gone.
         is_final = explained.failure is not Failure.SPARK_GONE or self.spark.has_ended(jvm, _END_SECONDS)
-        version = find_commit(self.log_folder, head.version, note.id)
+        try:
+            version = find_commit(self.log_folder, head.version, note.id)
+        except Exception as unread:  # a disk that does not answer, or a line of others that is no JSON
+            raise self._unknown(kind, None if is_final else _Unsettled(note, head.version, jvm)) from unread
         if version is not None:
             failure = explained.failure.value
             log.warning("commit_landed_in_spite_of_error", table=self.table, version=version, failure=failure)
             return version
         if not is_final:
-            log.error("commit_outcome_unknown", table=self.table, commit=note.id)
-            with self._lock:
-                self._unsettled.append(_Unsettled(note, head.version, jvm))
-            raise OutcomeUnknownError(f"table '{self.table}': it is not known whether {kind.done}") from error
+            raise self._unknown(kind, _Unsettled(note, head.version, jvm)) from error
         if explained.failure is Failure.CONFLICT:
             raise NotLandedError from error
         if explained.failure is Failure.OTHER and self.snapshots.current().schema != head.schema:
             raise NotLandedError from error  # a column it meant was changed meanwhile; the next look will say so
         raise self.failure(kind, explained, error) from error
+
+    def _unknown(self, kind: Kind, unsettled: _Unsettled | None) -> OutcomeUnknownError:
+        """Remembered while a JVM may still be at it; without that, whatever there is is in the log by now."""
+        log.error("commit_outcome_unknown", table=self.table, kind=kind.act)
+        if unsettled is not None:
+            with self._lock:
+                self._unsettled.append(unsettled)
+        return OutcomeUnknownError(f"table '{self.table}': it is not known whether {kind.done}")

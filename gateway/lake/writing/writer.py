@@ -54,7 +54,7 @@ _MERGE_TRIES = 2
 
 
 class TableWriter:
-    """Thread-safe: the committer lets one group run at a time."""
+    """Thread-safe: the queue lets one group run at a time."""
 
     def __init__(self, landing: Landing, settings: WriteSettings, staging: StagingSettings) -> None:
         self._landing = landing
