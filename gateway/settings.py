@@ -70,6 +70,7 @@ class ScanSettings(_Section):
     direct_max_bytes: Positive = 1 << 40
     batch_rows: Positive = 131_072
     batch_bytes: Positive = 16 << 20
+    compression: Literal["auto", "none", "lz4", "zstd"] = "auto"
     piece_bytes: Positive = 256 << 20
     endpoint_bytes: Positive = 1 << 30
     max_endpoints: Positive = 4

@@ -14,6 +14,7 @@ from gateway.catalog.registry import Catalog, Catalogs, not_before
 from gateway.errors import NotFoundError, RequestError, UnsupportedError
 from gateway.flight.streams import Scan, ScanStreams
 from gateway.transactions.manager import TransactionManager
+from gateway.wire.bodies import write_options
 from gateway.wire.filter_parser import FilterLimits, parse_filters
 from gateway.wire.listing import ROWID_KEY, STATISTICS_KEY
 from gateway.wire.messages import EndpointsRequest, StatisticsRequest
@@ -75,12 +76,15 @@ class Scans:
             for part in snapshot.slices(scan)
         ]
 
-    def stream(self, call: Call, raw_ticket: bytes) -> tuple[pa.Schema, Iterator[tuple[pa.RecordBatch, bytes]]]:
-        """The schema to announce, and the batches that follow."""
+    def stream(
+        self, call: Call, raw_ticket: bytes
+    ) -> tuple[pa.Schema, pa.ipc.IpcWriteOptions, Iterator[tuple[pa.RecordBatch, bytes]]]:
+        """The schema to announce, how bodies are written, and the batches that follow."""
         ticket = decode_ticket(raw_ticket)
         table = self._catalogs.get(ticket.catalog).table(ticket.schema, ticket.table)
         scan = Scan(call, table, ticket)
-        return ticket.shape, self._streams.stream(scan)
+        options = write_options(ticket.shape, ticket.columns, self._streams.compression)
+        return ticket.shape, options, self._streams.stream(scan)
 
     def column_statistics(self, call: Call, request: StatisticsRequest) -> bytes:
         """The reply to the action of that name."""

@@ -77,8 +77,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         call = call_of(context)
         with _errors_translated(call, context.add_trailer), _recorded("do_get", call, failures_only=True):
             check_headers(call)
-            schema, batches = self._scans.stream(call, ticket.ticket)
-        return flight.GeneratorStream(schema, self._streaming(call, context, batches))
+            schema, options, batches = self._scans.stream(call, ticket.ticket)
+        return flight.GeneratorStream(schema, self._streaming(call, context, batches), options)
 
     def list_actions(self, _context: flight.ServerCallContext) -> list[tuple[str, str]]:
         return self._actions.descriptions()

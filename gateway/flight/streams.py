@@ -23,6 +23,7 @@ from gateway.errors import CancelledError, NotFoundError, UnavailableError
 from gateway.flight.boundary import outcome_of
 from gateway.settings import ScanSettings
 from gateway.telemetry import metrics
+from gateway.wire.bodies import Compression
 from gateway.wire.packing import pack
 from gateway.wire.tickets import ScanTicket
 
@@ -78,6 +79,11 @@ class ScanStreams:
         self._transactions: Counter[str | None] = Counter()  # with scans that run or wait for a slot
         self._stop = threading.Event()
         self._watch = threading.Thread(target=self._watch_scans, name="scan-watch", daemon=True)
+
+    @property
+    def compression(self) -> Compression:
+        """How the bodies of batches are compressed."""
+        return self._settings.compression
 
     def start(self) -> None:
         self._watch.start()

@@ -18,6 +18,7 @@ from gateway.errors import RequestError
 from gateway.lake.tables.schemas import Column, TableSchema, declared_type, is_rowid
 from gateway.lake.values.codec import decode
 from gateway.settings import ScanSettings
+from gateway.wire.bodies import value_bytes
 
 _NEGLIGIBLE = 64 << 10  # bytes in a batch that are not worth a copy
 
@@ -84,20 +85,8 @@ def rows_per_batch(kinds: Iterable[pa.DataType], boundless_bytes: int, settings:
 
     `boundless_bytes` is what their values without a fixed width take in a wide row.
     """
-    width = max(sum(type_bytes(kind) for kind in kinds), boundless_bytes, 1)
+    width = max(sum(value_bytes(kind) for kind in kinds), boundless_bytes, 1)
     return max(1, min(settings.batch_rows, settings.batch_bytes // width))
-
-
-def type_bytes(kind: pa.DataType) -> int:
-    """What a value takes on the wire; nulls take their width too."""
-    if pa.types.is_fixed_size_list(kind):
-        return int(kind.list_size) * type_bytes(kind.value_type)
-    if kind.num_fields:
-        return 8 + 4 * sum(type_bytes(kind.field(index).type) for index in range(kind.num_fields))
-    try:
-        return max(1, int(kind.bit_width) // 8)
-    except ValueError:
-        return 40  # texts and blobs: a view and a guess at the content
 
 
 def pieces_of(batch: pa.RecordBatch, max_bytes: int) -> list[pa.RecordBatch]:

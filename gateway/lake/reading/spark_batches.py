@@ -22,11 +22,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.util import _create_local_socket
 
 from gateway.errors import CancelledError
-from gateway.lake.reading.projection import type_bytes
 from gateway.lake.reading.widths import boundless
 from gateway.lake.sql.quoting import quoted
 from gateway.lake.tables.schemas import Column
 from gateway.lake.tables.snapshots import LogSnapshot
+from gateway.wire.bodies import value_bytes
 
 # Of a partition's decoded rows the JVM holds several copies, and prepares the next partition meanwhile.
 _MOST_PARTITION_BYTES = 96 << 20
@@ -94,7 +94,7 @@ def in_small_partitions(
     `boundless_bytes` is what the columns without a fixed width may take in a row. That may be far
     too much, so Spark adds up the truth before any row is moved.
     """
-    fixed = sum(type_bytes(column.type) for column in columns)
+    fixed = sum(value_bytes(column.type) for column in columns)
     if (fixed + boundless_bytes) * _partition_rows(snapshot, files) <= _MOST_PARTITION_BYTES:
         return frame
     widths = [_bytes_of(functions.col(quoted(column.name)), column.type) for column in boundless(columns)]
