@@ -23,6 +23,7 @@ from gateway.lake.reading.lookups import Selection
 from gateway.lake.reading.projection import before_decoding, rows_per_batch
 from gateway.lake.reading.pruning import files_for
 from gateway.lake.reading.routes import Routes
+from gateway.lake.reading.row_groups import RowGroups
 from gateway.lake.reading.spark_batches import SparkBatches, in_small_partitions
 from gateway.lake.reading.widths import Widths
 from gateway.lake.spark.engine import Profile, Spark
@@ -34,11 +35,14 @@ from gateway.settings import ScanSettings
 class OwnReads:
     """Thread-safe. These reads take no scan slot."""
 
-    def __init__(self, settings: ScanSettings, spark: Spark, routes: Routes, widths: Widths) -> None:
+    def __init__(
+        self, settings: ScanSettings, spark: Spark, routes: Routes, widths: Widths, row_groups: RowGroups
+    ) -> None:
         self._settings = settings
         self._spark = spark
         self._routes = routes
         self._widths = widths
+        self._row_groups = row_groups
 
     def read(self, snapshot: LogSnapshot, selection: Selection) -> Iterator[pa.RecordBatch]:
         """Batches of exactly the stored types."""
@@ -53,11 +57,20 @@ class OwnReads:
         row_bytes = self._widths.row_bytes(snapshot, selection.columns, files, expands_texts=not is_direct)
         rows = rows_per_batch((column.type for column in selection.columns), row_bytes, self._settings)
         if is_direct:
-            yield from self._directly(snapshot, selection, rows)
+            yield from self._directly(snapshot, selection, rows, files)
         else:
             yield from self._through_spark(snapshot, selection, rows, files, row_bytes)
 
-    def _directly(self, snapshot: LogSnapshot, selection: Selection, rows: int) -> Iterator[pa.RecordBatch]:
+    def _directly(
+        self, snapshot: LogSnapshot, selection: Selection, rows: int, files: Sequence[int]
+    ) -> Iterator[pa.RecordBatch]:
+        # By ids the condition names one column, which is among those read.
+        conditions = [selection.condition] if selection.row_ids is not None else []
+        with snapshot.explained_errors():
+            plan = self._row_groups.plan(snapshot, conditions, selection.columns, files)
+            if plan is not None:
+                yield from self._row_groups.read(snapshot, plan, rows)
+                return
         names = ", ".join(double_quoted(column.name) for column in selection.columns)
         condition = say(DataFusionDialect(), selection.condition)
         where = "" if condition is None else f" WHERE {condition}"

@@ -8,6 +8,7 @@ well the statistics served. Only estimates depend on it, never a result.
 from __future__ import annotations
 
 from functools import reduce
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,20 +26,33 @@ from gateway.lake.pushdown.conditions import (
     all_of,
 )
 from gateway.lake.pushdown.translation import Conditions
-from gateway.lake.tables.schemas import Column
-from gateway.lake.tables.snapshots import LogSnapshot
+from gateway.lake.tables.schemas import Column, TableSchema
 from gateway.wire.filter_tree import Operator
 
 _CUT_MILLISECONDS = 1_000  # statistics of timestamps are cut to milliseconds
 _MANY_VALUES = 100  # beyond this an IN list counts as the range it spans
 
 
-def surviving_files(snapshot: LogSnapshot, conditions: Conditions) -> list[int]:
+class Statistics(Protocol):
+    """What is known of each file of a snapshot, or of each row group of a file."""
+
+    @property
+    def schema(self) -> TableSchema: ...
+
+    @property
+    def files(self) -> pa.Table:
+        """A row for each, `num_records` among its columns."""
+
+    def file_values(self, column: Column, kind: str) -> pa.ChunkedArray | None:
+        """For each its `min`, `max` or `null_count` of a column; None if not kept."""
+
+
+def surviving_files(snapshot: Statistics, conditions: Conditions) -> list[int]:
     """Positions of the files that may hold a row for which every condition is true."""
     return files_for(snapshot, all_of([condition for condition in conditions if condition is not None]))
 
 
-def files_for(snapshot: LogSnapshot, condition: Condition) -> list[int]:
+def files_for(snapshot: Statistics, condition: Condition) -> list[int]:
     """Positions of the files that may hold a row for which the condition is true."""
     mask = _may_match(snapshot, condition)
     if mask is None:
@@ -46,7 +60,7 @@ def files_for(snapshot: LogSnapshot, condition: Condition) -> list[int]:
     return [index for index, keep in enumerate(mask.to_pylist()) if keep is not False]
 
 
-def _may_match(snapshot: LogSnapshot, condition: Condition) -> pa.Array | None:
+def _may_match(snapshot: Statistics, condition: Condition) -> pa.Array | None:
     """For each file, false where no row can match; None where nothing is known of any file."""
     match condition:
         case AllOf(children):
@@ -66,7 +80,7 @@ def _may_match(snapshot: LogSnapshot, condition: Condition) -> pa.Array | None:
     return None
 
 
-def _in_range(snapshot: LogSnapshot, target: Target, operator: Operator, value: StoredValue) -> pa.Array | None:
+def _in_range(snapshot: Statistics, target: Target, operator: Operator, value: StoredValue) -> pa.Array | None:
     bounds = _bounds(snapshot, target)
     if bounds is None:
         return None
@@ -85,7 +99,7 @@ def _in_range(snapshot: LogSnapshot, target: Target, operator: Operator, value: 
     return None
 
 
-def _any_in_range(snapshot: LogSnapshot, target: Target, values: tuple[StoredValue, ...]) -> pa.Array | None:
+def _any_in_range(snapshot: Statistics, target: Target, values: tuple[StoredValue, ...]) -> pa.Array | None:
     bounds = _bounds(snapshot, target)
     if bounds is None:
         return None
@@ -99,7 +113,7 @@ def _any_in_range(snapshot: LogSnapshot, target: Target, values: tuple[StoredVal
     )
 
 
-def _null_test(snapshot: LogSnapshot, target: Target, *, negated: bool) -> pa.Array | None:
+def _null_test(snapshot: Statistics, target: Target, *, negated: bool) -> pa.Array | None:
     column = _column(snapshot, target)
     nulls = None if column is None else snapshot.file_values(column, "null_count")
     if nulls is None or not pa.types.is_integer(nulls.type):
@@ -107,7 +121,7 @@ def _null_test(snapshot: LogSnapshot, target: Target, *, negated: bool) -> pa.Ar
     return pc.less(nulls, snapshot.files.column("num_records")) if negated else pc.greater(nulls, 0)
 
 
-def _bounds(snapshot: LogSnapshot, target: Target) -> tuple[pa.ChunkedArray, pa.ChunkedArray] | None:
+def _bounds(snapshot: Statistics, target: Target) -> tuple[pa.ChunkedArray, pa.ChunkedArray] | None:
     """The files' bounds in the unit of a stored value, where a comparison of them means what it says."""
     column = _column(snapshot, target)
     if column is None:
@@ -126,7 +140,7 @@ def _bounds(snapshot: LogSnapshot, target: Target) -> tuple[pa.ChunkedArray, pa.
     return None
 
 
-def _column(snapshot: LogSnapshot, target: Target) -> Column | None:
+def _column(snapshot: Statistics, target: Target) -> Column | None:
     if target.path:
         return None
     rowid = snapshot.schema.rowid

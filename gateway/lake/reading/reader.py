@@ -30,12 +30,13 @@ from gateway.lake.reading.projection import (
 )
 from gateway.lake.reading.pruning import surviving_files
 from gateway.lake.reading.routes import Routes
+from gateway.lake.reading.row_groups import RowGroups
 from gateway.lake.reading.slices import cut, slice_predicate
 from gateway.lake.reading.spark_reader import SparkStream
 from gateway.lake.reading.widths import Widths
 from gateway.lake.spark.engine import Spark
 from gateway.lake.sql.quoting import double_quoted
-from gateway.lake.tables.schemas import ROWID, TableSchema, is_rowid
+from gateway.lake.tables.schemas import ROWID, Column, TableSchema, is_rowid
 from gateway.lake.tables.snapshots import TABLE, LogSnapshot
 from gateway.settings import ScanSettings
 from gateway.wire.filter_tree import referenced_columns
@@ -52,7 +53,8 @@ class Readers:
         self._spark = spark
         self._routes = Routes(settings)
         self._widths = Widths()
-        self._own = OwnReads(settings, spark, self._routes, self._widths)
+        self._row_groups = RowGroups()
+        self._own = OwnReads(settings, spark, self._routes, self._widths, self._row_groups)
 
     def read_rows(self, snapshot: LogSnapshot, selection: Selection) -> Iterator[pa.RecordBatch]:
         """What the gateway reads for itself."""
@@ -81,6 +83,15 @@ class Readers:
             return SparkStream(
                 self._spark, snapshot, projection, conditions, part, self._settings, report, widths, files
             )
+        if request.slice is None:
+            with snapshot.explained_errors():
+                plan = self._row_groups.plan(snapshot, conditions, [*projection.reads, *filtered], files)
+            if plan is not None:
+                report.filters_pushed, report.filters_dropped = plan.pushed, plan.dropped
+                row_bytes = self._widths.row_bytes(snapshot, plan.columns, files, expands_texts=True)
+                rows = rows_per_batch((field.type for field in projection.shape), row_bytes, self._settings)
+                batches = self._row_groups.read(snapshot, plan, rows)
+                return RowGroupStream(snapshot, projection, plan.columns, batches, self._settings, report)
         pieces = cut(snapshot, files, request.slice, self._settings.piece_bytes, at_most=10_000)
         query = _direct_query(projection, conditions, report)
         return DirectStream(snapshot, projection, query, pieces, self._settings, report, self._widths, files)
@@ -119,6 +130,43 @@ def _direct_query(projection: Projection, conditions: Conditions, report: ScanRe
     # With nothing to read the engine still counts rows, from the files' footers alone.
     columns = ", ".join(double_quoted(column.name) for column in projection.reads) or "1"
     return _Query(f"SELECT {columns} FROM {TABLE}", translation.predicate)  # noqa: S608 - quoted names
+
+
+class RowGroupStream:
+    """A scan of few row groups. Each batch is a short read, so a scan that was closed ends with the next."""
+
+    def __init__(
+        self,
+        snapshot: LogSnapshot,
+        projection: Projection,
+        columns: Sequence[Column],
+        batches: Iterator[pa.RecordBatch],
+        settings: ScanSettings,
+        report: ScanReport,
+    ) -> None:
+        self.report = report
+        self._snapshot = snapshot
+        self._projection = projection
+        self._places = [columns.index(column) for column in projection.reads]
+        self._batches = batches
+        self._settings = settings
+        self._closed = False
+
+    def __iter__(self) -> Iterator[Chunk]:
+        widener = Widener(self._projection)
+        while True:
+            if self._closed:
+                raise CancelledError("the scan was cancelled")
+            with self._snapshot.explained_errors():
+                batch = next(self._batches, None)
+            if batch is None:
+                return
+            # How far it is, nobody knows before the end: where a row is found says little of the rest.
+            for part in pieces_of(widener.widen(batch.select(self._places)), self._settings.batch_bytes):
+                yield Chunk(part, 0.0)
+
+    def close(self) -> None:
+        self._closed = True
 
 
 class DirectStream:

@@ -44,6 +44,8 @@ class Profile(Enum):
 _EVERY_PROFILE = {
     "spark.sql.session.timeZone": "UTC",
     # INT96, Spark's default, cannot be read back by others outside 1677-2262.
+    # Row groups of DuckDB's own size, which lookups skip and readers share out: one of Spark's holds a whole file.
+    "parquet.block.row.count.limit": "122880",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.databricks.delta.merge.materializeSource": "none",
     "spark.databricks.delta.commit.idempotencyCheck.enabled": "true",

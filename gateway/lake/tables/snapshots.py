@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -102,6 +103,25 @@ class LogSnapshot:
             return None
         chunks = [pc.struct_field(chunk, name) for chunk in struct.chunks]
         return pa.chunked_array(chunks, struct.type.field(name).type)
+
+    def kept_rows(self, path: str) -> pa.BooleanArray | None:
+        """Which rows of a data file are still there, by its deletion vector; None where it has none."""
+        return self._kept_rows.get(unquote(path))
+
+    @cached_property
+    def _kept_rows(self) -> dict[str, pa.BooleanArray]:
+        """By path as the log has it, decoded."""
+        vectors = self._using(lambda table: pa.RecordBatchReader.from_stream(table.deletion_vectors()).read_all())
+        paths = {unquote(path) for path in self.files.column("path").to_pylist()}
+        kept: dict[str, pa.BooleanArray] = {}
+        for uri, rows in zip(*(vectors.column(place) for place in (0, 1)), strict=True):
+            steps = unquote(uri.as_py()).split("/")
+            # The log's path is relative to the table, or whole for a file of another table.
+            path = next((path for path in _endings(steps) if path in paths), None)
+            if path is None or path in kept:
+                raise InternalError(f"table '{self.table}': a deletion vector belongs to no data file")
+            kept[path] = rows.values
+        return kept
 
     @cached_property
     def is_directly_readable(self) -> bool:
@@ -310,6 +330,11 @@ class Snapshots:
     def _no_version(self, version: int) -> NotFoundError:
         first, last = self._available()
         return NotFoundError(f"table '{self._table}' has no version {version}; it has {first} to {last}")
+
+
+def _endings(steps: list[str]) -> Iterator[str]:
+    """A path's endings, the longest first."""
+    return ("/".join(steps[place:]) for place in range(len(steps)))
 
 
 def _register(table: DeltaTable, batch_rows: int) -> QueryBuilder:
