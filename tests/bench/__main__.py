@@ -24,9 +24,9 @@ from tests.bench import report
 from tests.bench.alterations import measure_alterations
 from tests.bench.catalogs import measure_listing, measure_start
 from tests.bench.concurrency import measure_concurrency
-from tests.bench.data import Data, locate, make_large, make_many
+from tests.bench.data import Data, locate, make_large, make_loaded, make_many
 from tests.bench.engines import spark_session
-from tests.bench.reads import measure_lookups, measure_memory, measure_scans, measure_spark
+from tests.bench.reads import measure_lookups, measure_memory, measure_scans, measure_spark, measure_vectors
 from tests.bench.writes import measure_writes
 
 Group = Callable[[Data, Path, report.Results], None]
@@ -37,6 +37,7 @@ GROUPS: dict[str, Group] = {
     "listing": measure_listing,
     "scans": measure_scans,
     "lookups": measure_lookups,
+    "vectors": measure_vectors,
     "memory": measure_memory,
     "spark": measure_spark,
     "writes": measure_writes,
@@ -68,7 +69,7 @@ def main(
     for name, measure in GROUPS.items():
         if name in chosen:
             progress.print(f"Measuring: {name}")
-            measure(data, runs, results)
+            measure(data, runs / name, results)
             report.save(results, rows, path)  # a run that is ended keeps what it has measured
     all_hold = report.show(results, console)
     console.print(f"\n{rows:,} rows in {len(data.files())} files; numbers in {path}", highlight=False, soft_wrap=True)
@@ -77,10 +78,11 @@ def main(
 
 
 def _make_data(data: Data, folder: Path, progress: Console) -> Data:
-    if not data.large.exists():
-        progress.print(f"Making the large table, {data.rows:,} rows")
+    if not (data.large.exists() and data.loaded.exists()):
+        progress.print(f"Making the large tables, {data.rows:,} rows each")
         with spark_session(folder, Profile.THROUGHPUT) as session:
             make_large(data, session)
+            make_loaded(data, session)
     if not data.many.exists():
         progress.print("Making the small tables")
         make_many(data)

@@ -21,6 +21,8 @@ from gateway.lake.sql.quoting import table_at
 
 FORMAT = 1  # raise it when the tables change: older ones are then left alone and new ones made
 FILES = 80
+LOADED_FILES = 3
+PLAIN, VECTORS = "plain", "vectors"
 MANY_TABLES = 1_000
 MANY_SCHEMAS = 10
 SCHEMA, TABLE = "bench", "events"
@@ -35,6 +37,7 @@ class Data:
     rows: int
     large: Path
     many: Path
+    loaded: Path
 
     @property
     def table(self) -> Path:
@@ -46,12 +49,26 @@ class Data:
 
 
 def locate(folder: Path, rows: int) -> Data:
-    return Data(rows, folder / f"large-{FORMAT}-{rows}", folder / f"many-{FORMAT}-{MANY_TABLES}")
+    names = (f"large-{FORMAT}-{rows}", f"many-{FORMAT}-{MANY_TABLES}", f"loaded-{FORMAT}-{rows}")
+    return Data(rows, *(folder / name for name in names))
 
 
 def make_large(data: Data, session: Any) -> None:
     """The large table, by Spark and with the properties of the gateway's own tables."""
     _make(data.large, lambda folder: _write_large(session, str(folder / SCHEMA / TABLE), data.rows))
+
+
+def make_loaded(data: Data, session: Any) -> None:
+    """The same rows as one bulk load leaves them, in few files; and again with a deletion vector on each file."""
+
+    def write(folder: Path) -> None:
+        for name in (PLAIN, VECTORS):
+            _write_large(session, str(folder / SCHEMA / name), data.rows, LOADED_FILES)
+        step = data.rows // LOADED_FILES
+        deleted = ", ".join(str((place * step + step // 2) // 2 * 2) for place in range(LOADED_FILES))  # even ones
+        session.sql(f"DELETE FROM {table_at(str(folder / SCHEMA / VECTORS))} WHERE id IN ({deleted})")
+
+    _make(data.loaded, write)
 
 
 def make_many(data: Data) -> None:
@@ -68,7 +85,7 @@ def _make(target: Path, write: Callable[[Path], None]) -> None:
     staging.rename(target)
 
 
-def _write_large(session: Any, path: str, rows: int) -> None:
+def _write_large(session: Any, path: str, rows: int, files: int = FILES) -> None:
     session.sql(
         f"""
         CREATE TABLE {table_at(path)} (
@@ -87,7 +104,7 @@ def _write_large(session: Any, path: str, rows: int) -> None:
                element_at(array('new', 'paid', 'shipped', 'returned'), cast(pmod(id * 31, 4) AS INT) + 1) AS status,
                CASE WHEN pmod(id, 10) < 7 THEN concat('note ', pmod(xxhash64(id, 3), 100000)) END AS note,
                timestamp_micros(1672531200000000 + id * 6310007) AS at
-        FROM range(0, {rows}, 1, {FILES})"""
+        FROM range(0, {rows}, 1, {files})"""
     )
     writer = frame.write.format("delta").mode("append")
     writer.option("txnAppId", "deltaport.rowid").option("txnVersion", str(rows - 1)).save(path)

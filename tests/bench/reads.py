@@ -16,8 +16,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from gateway.lake.spark.engine import Profile
-from tests.bench.data import CUSTOMERS, Data
+from tests.bench.data import CUSTOMERS, LOADED_FILES, PLAIN, SCHEMA, VECTORS, Data
 from tests.bench.engines import (
+    COUNT,
     EVERYTHING,
     TWO_COLUMNS,
     BySpark,
@@ -76,6 +77,31 @@ def measure_lookups(data: Data, folder: Path, results: Results) -> None:
         statements = Timing(tuple(flight.statement_seconds(by_key(key), 1) for key in keys[:_STATEMENTS]))
         results.add_latency("lookup.statement", "point lookup, whole statement", statements)
         _count_files(data, server, flight, keys, results)
+
+
+def measure_vectors(data: Data, folder: Path, results: Results) -> None:
+    """Tables as a bulk load leaves them, without deletion vectors and with one on every file."""
+    keys = [key for key in spaced(_LOOKUPS, data.rows) if key % 2]  # the deleted ones are even
+    reads: list[tuple[str, str, Callable[[int], Query], int, int, int]] = [
+        ("full", "full scan", lambda _: EVERYTHING, _ROUNDS, data.rows, LOADED_FILES),
+        ("two_columns", "scan of 2 columns", lambda _: TWO_COLUMNS, _ROUNDS, data.rows, LOADED_FILES),
+        ("count", "count(*)", lambda _: COUNT, _ROUNDS, data.rows, LOADED_FILES),
+        ("lookup", "point lookup", lambda turn: by_key(keys[turn]), len(keys), 1, 0),
+    ]
+    inside = InProcess(data.loaded / SCHEMA / PLAIN)
+    with Server(data.loaded, folder / "vectors") as server, server.attach() as client:
+        plain, vectors = OverFlight(client, PLAIN), OverFlight(client, VECTORS)
+        for key, title, query, rounds, rows, deleted in reads:
+            plain.seconds(query(0), rows)
+            vectors.seconds(query(0), rows - deleted)
+            marked, clean, within = take_turns(
+                rounds,
+                lambda turn, query=query, gone=deleted, rows=rows: vectors.seconds(query(turn), rows - gone),
+                lambda turn, query=query, rows=rows: plain.seconds(query(turn), rows),
+                lambda turn, query=query, rows=rows: inside.seconds(query(turn), rows),
+            )
+            results.add(Duel(f"vectors.{key}", f"{title}, deletion vectors on all files", "clean", marked, clean))
+            results.add(Duel(f"loaded.{key}", f"{title} after a bulk load", "deltalake", clean, within))
 
 
 def _count_files(data: Data, server: Server, flight: OverFlight, keys: Sequence[int], results: Results) -> None:

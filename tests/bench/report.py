@@ -31,6 +31,7 @@ _RIVALS = {
     "append": "Spark's append",
     "cast": "Spark's own cast by hand",
     "unsynced": "without fsync",
+    "clean": "without vectors",
 }
 
 
@@ -116,6 +117,9 @@ BARS = (
     Bar("point lookup: p50, deltalake in process being 1", "lookup.deltalake.time", "at most", 2.5),
     Bar("data files a point lookup opens", "lookup.files_opened", "at most", 1, "files"),
     Bar("data files read by a point lookup, seen from outside", "lookup.files_touched", "at most", 1, "files"),
+    Bar("full scan, vectors on all files: time, without being 1", "vectors.full.clean.time", "at most", 1.5),
+    Bar("2 columns, vectors on all files: time, without being 1", "vectors.two_columns.clean.time", "at most", 1.5),
+    Bar("lookup, vectors on all files: time, without being 1", "vectors.lookup.clean.time", "at most", 1.5),
     Bar("memory growth during a full scan", "memory.growth", "at most", 300, "MB"),
     Bar("memory growth with a slow reader", "memory.growth_slow", "at most", 300, "MB"),
     Bar("list_schemas answered after process start", "start.answered", "at most", 3, "s"),
