@@ -39,13 +39,14 @@ class Scan:
     call: Call
     table: Readable
     ticket: ScanTicket
+    request: ScanRequest
 
     def open(self) -> BatchStream:
         ticket = self.ticket
         snapshot = self.table.at(ticket.version)
         if snapshot.identity != ticket.identity:
             raise NotFoundError(f"table '{self.table.name}' was replaced by another one; run the statement again")
-        return snapshot.open(ScanRequest(ticket.shape, ticket.columns, ticket.conjuncts, ticket.slice))
+        return snapshot.open(self.request)
 
     @property
     def log_fields(self) -> dict[str, object]:

@@ -14,14 +14,11 @@ from enum import StrEnum
 from typing import TypeAlias
 
 MAX_DEPTH = 200
-"""No expression is deeper: the packer allows 511 levels, Python's stack about as many."""
+"""No expression is deeper: Python's stack ends at about twice as many levels."""
 
 
 class TypeId(StrEnum):
-    """DuckDB's type ids, spelled as on the wire; OTHER stands for every one not listed.
-
-    A ticket refers to them by position: append, never reorder.
-    """
+    """DuckDB's type ids, spelled as on the wire; OTHER stands for every one not listed."""
 
     OTHER = "OTHER"
     NULL = "NULL"
@@ -57,7 +54,7 @@ class TypeId(StrEnum):
 
 
 class Operator(StrEnum):
-    """Comparisons; a ticket refers to them by position."""
+    """Comparisons, as SQL spells them."""
 
     EQUAL = "="
     NOT_EQUAL = "<>"
@@ -70,7 +67,7 @@ class Operator(StrEnum):
 
 
 class Function(StrEnum):
-    """The functions the tree knows; a ticket refers to them by position."""
+    """The functions the tree knows."""
 
     PREFIX = "prefix"
     SUFFIX = "suffix"
@@ -243,7 +240,7 @@ _CLOCKS = (
     TypeId.TIMESTAMP_NS,
     TypeId.TIMESTAMPTZ,
 )
-BOUNDS = INTEGER_BOUNDS | {
+_BOUNDS = INTEGER_BOUNDS | {
     TypeId.DATE: INTEGER_BOUNDS[TypeId.INTEGER],
     **dict.fromkeys(_CLOCKS, INTEGER_BOUNDS[TypeId.BIGINT]),
 }
@@ -265,8 +262,8 @@ def is_value(type_: ValueType, value: object) -> bool:
     """Whether a constant of this type may hold this value."""
     if value is None:
         return True
-    if type_.id in BOUNDS:
-        low, high = BOUNDS[type_.id]
+    if type_.id in _BOUNDS:
+        low, high = _BOUNDS[type_.id]
         return type(value) is int and low <= value <= high
     match type_.id:
         case TypeId.BOOLEAN:

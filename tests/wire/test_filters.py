@@ -5,17 +5,13 @@ import json
 import math
 from typing import Any
 
-import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import MalformedFilterError
-from gateway.wire.filter_codec import decode_conjuncts, encode_conjuncts
 from gateway.wire.filter_parser import FilterLimits, Filters, parse_filters
 from gateway.wire.filter_tree import (
-    INTEGER_BOUNDS,
-    And,
     Between,
     Case,
     Cast,
@@ -249,7 +245,6 @@ def nested(depth: int) -> str:
 def test_a_filter_too_deep_is_dropped(depth: int, dropped: int) -> None:
     parsed = parse_filters(nested(depth))
     assert parsed.dropped == dropped
-    assert decode_conjuncts(encode_conjuncts(parsed.conjuncts)) == parsed.conjuncts
 
 
 def test_an_in_list_too_long_is_dropped_alone() -> None:
@@ -267,112 +262,6 @@ def test_columns_are_named_once_however_often_they_occur() -> None:
     conjuncts = captured("(i32 > 0 AND vc = 'abc') OR (i32 < 0 AND (vc = 'Zed' OR vc LIKE 'Z%'))").conjuncts
     assert referenced_columns(conjuncts) == {"i32", "vc"}
     assert referenced_columns(captured("rowid > 2 AND i32 > 0").conjuncts) == {"rowid", "i32"}
-
-
-# The codec, over every tree there is.
-
-TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
-
-
-@st.composite
-def constants(draw: st.DrawFn) -> Constant:
-    type_id = draw(st.sampled_from(TypeId))
-    type_ = ValueType(type_id)
-    values: st.SearchStrategy[Any] = st.none()
-    if type_id in INTEGER_BOUNDS:
-        values = st.integers(*INTEGER_BOUNDS[type_id])
-    elif type_id is TypeId.DECIMAL:
-        width = draw(st.integers(1, 38))
-        type_ = ValueType(type_id, width, draw(st.integers(0, width)))
-        values = st.integers(1 - 10**width, 10**width - 1)
-    elif type_id is TypeId.DATE:
-        values = st.integers(-(2**31), 2**31 - 1)
-    elif type_id.startswith("TIME"):
-        values = st.integers(-(2**63), 2**63 - 1)
-    elif type_id is TypeId.STRUCT:
-        values = st.lists(constants(), max_size=2).map(tuple)
-    else:
-        simple: dict[TypeId, st.SearchStrategy[Any]] = {
-            TypeId.BOOLEAN: st.booleans(),
-            TypeId.FLOAT: st.floats(width=32, allow_nan=False),
-            TypeId.DOUBLE: st.floats(allow_nan=False),
-            TypeId.VARCHAR: TEXTS,
-            TypeId.BLOB: st.binary(max_size=20),
-            TypeId.UUID: st.uuids().map(str),
-        }
-        values = simple.get(type_id, values)
-    return Constant(type_, draw(st.none() | values))
-
-
-COLUMNS = st.builds(ColumnRef, TEXTS, st.just(INTEGER), st.lists(TEXTS, max_size=2).map(tuple))
-
-
-IDS = st.lists(st.builds(Constant, st.just(BIGINT), st.integers(0, 9))).map(tuple)
-
-
-def _branches(parts: st.SearchStrategy[Expression]) -> st.SearchStrategy[Expression]:
-    several = st.lists(parts, max_size=3).map(tuple)
-    return st.one_of(
-        st.builds(Comparison, st.sampled_from(Operator), parts, parts),
-        st.builds(And, several),
-        st.builds(Or, several),
-        st.builds(Not, parts),
-        st.builds(Between, parts, parts, parts, st.booleans(), st.booleans()),
-        st.builds(In, parts, several, st.booleans()),
-        st.builds(
-            In, parts, st.lists(st.builds(Constant, st.just(BIGINT), st.integers(0, 9))).map(tuple), st.booleans()
-        ),
-        st.builds(IsNull, parts, st.booleans()),
-        st.builds(Cast, parts, st.just(ValueType(TypeId.DECIMAL, 9, 2)), st.booleans()),
-        st.builds(FunctionCall, st.sampled_from(Function), several),
-        st.builds(Case, st.lists(st.tuples(parts, parts), max_size=2).map(tuple), parts),
-    )
-
-
-EXPRESSIONS = st.recursive(constants() | COLUMNS, _branches, max_leaves=10)
-
-
-@given(st.lists(EXPRESSIONS, max_size=3).map(tuple))
-def test_packing_and_unpacking_gives_the_same_tree(conjuncts: tuple[Expression, ...]) -> None:
-    assert decode_conjuncts(encode_conjuncts(conjuncts)) == conjuncts
-
-
-def test_captured_filters_survive_the_ticket() -> None:
-    for line in filters():
-        packed = encode_conjuncts(parse_filters(line["json_filters"]).conjuncts)
-        assert encode_conjuncts(decode_conjuncts(packed)) == packed
-        assert len(packed) < max(200, len(line["json_filters"]) // 8)
-
-
-@given(st.binary(max_size=60))
-def test_unpacking_any_bytes_gives_a_tree_or_a_malformed_filter(raw: bytes) -> None:
-    with contextlib.suppress(MalformedFilterError):
-        decode_conjuncts(raw)
-
-
-PACKED = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | TEXTS | st.binary(max_size=17),
-    lambda parts: st.lists(parts, max_size=5) | st.dictionaries(TEXTS, parts, max_size=2),
-    max_leaves=20,
-)
-
-
-@given(st.lists(st.lists(st.integers(0, 13) | PACKED, max_size=6), max_size=3))
-def test_unpacking_any_msgpack_gives_a_tree_or_a_malformed_filter(nodes: list[Any]) -> None:
-    try:
-        conjuncts = decode_conjuncts(msgpack.packb(nodes))
-    except MalformedFilterError:
-        return
-    packed = encode_conjuncts(conjuncts)
-    assert encode_conjuncts(decode_conjuncts(packed)) == packed
-
-
-@pytest.mark.parametrize("depth", [201, 500, 5_000, 1_000_000])
-def test_a_packed_filter_too_deep_is_refused(depth: int) -> None:
-    not_of = b"\x92\x05"
-    false = msgpack.packb([1, 2, False])
-    with pytest.raises(MalformedFilterError):
-        decode_conjuncts(b"\x91" + not_of * depth + false)
 
 
 # No document, however odd, does more than be refused or be dropped.
@@ -431,6 +320,4 @@ def test_a_damaged_document_is_read_or_refused(data: st.DataObject) -> None:
         parsed = parse_filters(document)
     except MalformedFilterError:
         return
-    packed = encode_conjuncts(parsed.conjuncts)
-    assert encode_conjuncts(decode_conjuncts(packed)) == packed
     assert all(isinstance(name, str) for name in referenced_columns(parsed.conjuncts))

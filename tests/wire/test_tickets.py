@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pyarrow import flight
 
 from gateway.errors import MalformedTicketError, RequestError
+from gateway.wire import tickets
 from gateway.wire.tickets import (
     ScanTicket,
     SchemaStamp,
@@ -39,6 +40,7 @@ TICKETS = st.builds(
     version=st.integers(0, 2**63 - 1),
     shape=st.just(SHAPE),
     columns=st.frozensets(NAMES, max_size=5),
+    filters=st.binary(max_size=50),
     slice=SLICES,
 )
 
@@ -76,7 +78,7 @@ def test_a_changed_ticket_is_read_or_refused_but_never_anything_else(ticket: Sca
 @pytest.mark.parametrize(
     ("position", "value"),
     [(0, 99), (1, ["a", "b", "c"]), (1, [1, 2, 3, 4]), (2, -1), (2, "1"), (3, b"no schema"), (4, "k"), (4, [1]),
-     (5, b"\xc1"),
+     (5, b"\xc1"), (5, 7), (5, None), (5, "{}"),
      (6, ["k", 1, "x"]), (6, ["k", 1.5, None]), (6, ["k", 2**63, None]), (6, [1, 2, 3]), (6, "k")],
 )  # fmt: skip
 def test_each_field_of_a_ticket_is_checked(position: int, value: object) -> None:
@@ -85,6 +87,15 @@ def test_each_field_of_a_ticket_is_checked(position: int, value: object) -> None
     fields[position] = value
     with pytest.raises(MalformedTicketError):
         decode_ticket(msgpack.packb(fields))
+
+
+def test_a_filter_travels_compressed_and_is_not_let_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticket = ScanTicket("c", "s", "t", "id", 3, SHAPE, frozenset({"k"}), filters=b'{"filters": []}' * 1000)
+    raw = encode_ticket(ticket)
+    assert len(raw) < 1000
+    monkeypatch.setattr(tickets, "MAX_TICKET_BYTES", 10_000)
+    with pytest.raises(MalformedTicketError, match="too large"):
+        decode_ticket(raw)
 
 
 @given(NAMES, NAMES, st.none() | NAMES, st.none() | st.builds(SchemaStamp, st.integers(0, 10**17), st.just("abc123")))
