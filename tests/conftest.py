@@ -119,6 +119,10 @@ def spark(lake_spark: Spark) -> Any:
     foreign.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
     foreign.conf.set("spark.sql.session.timeZone", "UTC")
     foreign.conf.set("spark.sql.shuffle.partitions", "2")
+    # Compiling costs a small statement more than running it, and makes no difference to what it writes.
+    for name in ("spark.sql.codegen.wholeStage", "spark.sql.adaptive.enabled"):
+        foreign.conf.set(name, "false")
+    foreign.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     # VACUUM lists files in so many tasks; the default of 10,000 takes a minute on a small machine.
     foreign.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")
     return foreign
