@@ -47,7 +47,7 @@ RUN groupadd --gid 10815 deltaport \
     && install -d -o deltaport -g deltaport \
         /var/lib/deltaport /var/lib/deltaport/warehouse /var/lib/deltaport/scratch
 COPY --from=build /opt/deltaport /opt/deltaport
-COPY deploy/container/gateway.yaml /etc/deltaport/gateway.yaml
+COPY deploy/container/gateway.yaml deploy/container/access.yaml deploy/container/tokens /etc/deltaport/
 
 # Spark spills here; the root file system may be mounted read-only, with a /tmp that allows exec:
 # the JVM unpacks its native codecs there.

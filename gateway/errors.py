@@ -7,6 +7,7 @@ GatewayError
 ├── NotFoundError                the schema, table, column or version does not exist
 ├── UnsupportedError             a thing the gateway does not do
 ├── PreconditionError            the table or transaction is not in a state for this
+├── UnauthenticatedError         the caller did not prove who it is
 ├── DeniedError                  the caller may not do this
 ├── ConstraintError              a constraint of the table would be broken
 ├── ConflictError                another writer committed first; start over
@@ -51,6 +52,10 @@ class UnsupportedError(GatewayError):
 
 class PreconditionError(GatewayError):
     """The table or the transaction is not in a state that allows this."""
+
+
+class UnauthenticatedError(GatewayError):
+    """The caller did not prove who it is."""
 
 
 class DeniedError(GatewayError):

@@ -8,6 +8,7 @@ default; a test keeps the two together, and docs/configuration.md is made of bot
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -46,6 +47,12 @@ class FlightSettings(ListenSettings):
 class HttpSettings(ListenSettings):
     host: str = "127.0.0.1"
     port: Port = 9815
+
+
+class AccessSettings(_Section):
+    file: str | None = None
+    tokens: str | None = None
+    allow_anonymous_on_network: bool = False
 
 
 class CatalogSettings(_Section):
@@ -152,6 +159,7 @@ class Settings(BaseSettings):
 
     flight: FlightSettings = FlightSettings()
     http: HttpSettings = HttpSettings()
+    access: AccessSettings = AccessSettings()
     catalogs: Annotated[dict[str, CatalogSettings], Field(min_length=1)] = Field(default_factory=_default_catalogs)
     discovery: DiscoverySettings = DiscoverySettings()
     rowids: RowIdSettings = RowIdSettings()
@@ -198,6 +206,7 @@ def load_settings(path: Path | None, environ: Mapping[str, str]) -> Settings:
     except ValidationError as error:
         raise RequestError("settings: " + "; ".join(_describe(detail) for detail in error.errors())) from error
     _check_catalogs(settings)
+    _check_access(settings)
     return settings
 
 
@@ -229,6 +238,24 @@ def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
 def _describe(detail: Any) -> str:
     key = ".".join(str(part) for part in detail["loc"])
     return f"{key}: unknown key" if detail["type"] == "extra_forbidden" else f"{key}: {detail['msg']}"
+
+
+def _check_access(settings: Settings) -> None:
+    access = settings.access
+    if access.tokens is not None and access.file is None:
+        raise RequestError("settings: access.tokens needs access.file, which says what the tokens' roles may do")
+    if access.file is None and not access.allow_anonymous_on_network and not _is_loopback(settings.flight.host):
+        raise RequestError(
+            f"settings: flight.host {settings.flight.host} can be reached from the network, and there are no access "
+            "rules: set access.file and access.tokens, or access.allow_anonymous_on_network where everybody may do all"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def _check_catalogs(settings: Settings) -> None:

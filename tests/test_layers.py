@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "gateway"
-ROOMS = ["telemetry", "wire", "catalog", "lake", "transactions", "flight", "ops"]
+ROOMS = ["telemetry", "access", "wire", "catalog", "lake", "transactions", "flight", "ops"]
 LAKE = ["values", "sql", "tables", "spark", "commits", "pushdown", "reading", "writing", "adopting", "duck", "ddl"]
 LEAVES = {"errors", "settings", ""}
 ENGINES = ("pyspark", "delta", "deltalake", "py4j")

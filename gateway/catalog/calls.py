@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from gateway.access.callers import ANONYMOUS, Caller
 from gateway.wire.headers import CallHeaders
-
-ANONYMOUS = "anonymous"
 
 
 def _never() -> bool:
@@ -27,7 +26,7 @@ class Call:
     """Made once, where a call begins, and handed down as it is. `peer` is the client's address as Flight names it."""
 
     headers: CallHeaders = field(default_factory=CallHeaders)
-    caller: str = ANONYMOUS
+    caller: Caller = ANONYMOUS
     peer: str = ""
     is_cancelled: Callable[[], bool] = _never
 
@@ -37,4 +36,4 @@ class Call:
 
     @property
     def owner(self) -> Owner:
-        return Owner(self.headers.session, self.caller)
+        return Owner(self.headers.session, self.caller.name)

@@ -84,7 +84,7 @@ class WriteContext:
 
     @property
     def caller(self) -> str:
-        return self.call.caller
+        return self.call.caller.name
 
     @property
     def transaction(self) -> str | None:
@@ -195,6 +195,7 @@ class Trace:
 
     footprint: Footprint
     undone: Undone | None = None
+    callers: frozenset[str] = frozenset()  # who wrote it, as far as the commits say
 
 
 @dataclass(frozen=True, slots=True)

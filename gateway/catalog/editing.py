@@ -177,11 +177,11 @@ class Editors:
     """One editor per catalog, since changes of a catalog's names take turns."""
 
     def __init__(self, catalogs: Catalogs) -> None:
-        self._catalogs = catalogs
+        self.catalogs = catalogs
         self._editors = {catalog.name: Editor(catalog) for catalog in catalogs}
 
     def get(self, catalog: str) -> Editor:
-        return self._editors[self._catalogs.get(catalog).name]
+        return self._editors[self.catalogs.get(catalog).name]
 
 
 def _with_table(listing: Listing, table: Readable) -> Listing:

@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 
 import structlog
 
+from gateway.access.control import Access, EverythingAllowed
 from gateway.catalog.capabilities import Readable, Snapshot
 from gateway.catalog.names import TableName, check_name, fold, is_name
 from gateway.errors import GatewayError, NotFoundError, UnavailableError
@@ -257,26 +258,35 @@ def _without_duplicates(schemas: Mapping[str, str], names: Iterable[tuple[str, s
 
 
 class Catalogs:
-    """Every catalog by name; the one marked default answers for an empty name."""
+    """Every catalog by name; the one marked default answers for an empty name.
 
-    def __init__(self, catalogs: Iterable[Catalog], default: str | None) -> None:
+    Calls look through `guarding.seen_by`, which asks `access`; the gateway itself looks here.
+    """
+
+    def __init__(
+        self,
+        catalogs: Iterable[Catalog],
+        default: str | None,
+        access: Access | None = None,
+    ) -> None:
+        self.access = access or EverythingAllowed()
         self._catalogs = {fold(catalog.name): catalog for catalog in catalogs}
         self._default = default
 
     def __iter__(self) -> Iterator[Catalog]:
         return iter(self._catalogs.values())
 
-    def get(self, name: str | None) -> Catalog:
-        wanted = name or self._default
+    def get(self, name: str | None, is_seen: Callable[[str], bool] = lambda _name: True) -> Catalog:
+        """The catalog of this name among those that are seen."""
+        seen = {key: catalog for key, catalog in self._catalogs.items() if is_seen(catalog.name)}
+        names = ", ".join(catalog.name for catalog in seen.values()) or "none for you"
+        wanted = name or (self._default if self._default is not None and fold(self._default) in seen else None)
         if wanted is None:
-            raise NotFoundError(f"no default catalog; name one of: {self._names()}")
-        catalog = self._catalogs.get(fold(wanted))
+            raise NotFoundError(f"no default catalog; name one of: {names}")
+        catalog = seen.get(fold(wanted))
         if catalog is None:
-            raise NotFoundError(f"catalog '{wanted[:60]}' not found; this gateway has: {self._names()}")
+            raise NotFoundError(f"catalog '{wanted[:60]}' not found; this gateway has: {names}")
         return catalog
-
-    def _names(self) -> str:
-        return ", ".join(catalog.name for catalog in self._catalogs.values())
 
 
 def not_before(table: Readable, snapshot: Snapshot, stamp: SchemaStamp | None) -> Snapshot:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pyarrow import flight
 
 from gateway.catalog.calls import Call
+from gateway.catalog.guarding import seen_by
 from gateway.catalog.registry import Catalogs
 from gateway.errors import RequestError, UnsupportedError
 from gateway.flight.browsing import Browsing
@@ -74,11 +75,11 @@ class Actions:
             raise RequestError(f"{name}: the body is larger than {self._limits.action_bytes} bytes")
         return action.handle(call, body)
 
-    def _list_schemas(self, _call: Call, body: bytes) -> bytes:
-        return self._browsing.list_schemas(CatalogRequest.decode("list_schemas", body).catalog)
+    def _list_schemas(self, call: Call, body: bytes) -> bytes:
+        return self._browsing.list_schemas(call, CatalogRequest.decode("list_schemas", body).catalog)
 
-    def _catalog_version(self, _call: Call, body: bytes) -> bytes:
-        catalog = self._catalogs.get(CatalogRequest.decode("catalog_version", body).catalog)
+    def _catalog_version(self, call: Call, body: bytes) -> bytes:
+        catalog = seen_by(call, self._catalogs).get(CatalogRequest.decode("catalog_version", body).catalog)
         return pack(encode_version(catalog.version))
 
     def _endpoints(self, call: Call, body: bytes) -> bytes:

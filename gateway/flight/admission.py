@@ -6,10 +6,12 @@ import contextlib
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from pyarrow import flight
 
-from gateway.catalog.calls import ANONYMOUS, Call
+from gateway.access.authentication import Authenticator, Credentials
+from gateway.catalog.calls import Call
 from gateway.errors import RequestError, UnavailableError
 from gateway.wire.headers import MAX_HEADER_CHARACTERS, CallHeaders, parse_headers
 
@@ -28,10 +30,18 @@ class CallMiddlewareFactory(flight.ServerMiddlewareFactory):  # type: ignore[mis
 
 
 def call_of(context: flight.ServerCallContext) -> Call:
-    """The call, as every room below gets it. Callers are not authenticated; this is where that would be done."""
+    """The call as it came: nobody has asked yet who calls. Nothing is refused here, so that errors leave as all do."""
     middleware = context.get_middleware(KEY)
     headers = CallHeaders() if middleware is None else middleware.headers
-    return Call(headers, ANONYMOUS, context.peer(), context.is_cancelled)
+    return Call(headers, peer=context.peer(), is_cancelled=context.is_cancelled)
+
+
+def authenticated(call: Call, authenticator: Authenticator) -> Call:
+    """The call with its caller, as every room below gets it; or an UnauthenticatedError."""
+    headers = call.headers
+    check_headers(call)
+    shown = Credentials(headers.token, call.peer, headers.session, headers.location)
+    return replace(call, caller=authenticator.authenticate(shown))
 
 
 def check_headers(call: Call) -> None:

@@ -33,6 +33,7 @@ from gateway.errors import (
     NotFoundError,
     PreconditionError,
     RequestError,
+    UnauthenticatedError,
     UnavailableError,
     UnsupportedError,
 )
@@ -104,6 +105,9 @@ def to_flight(error: BaseException, form: ErrorForm) -> Exception:
         log.error("internal_error", error=known.message, cause=_cause(error))
     if form is ErrorForm.CODED:
         return _coded(known)
+    # Three seconds of retries, in an action; but a client that knows the code may ask for a token.
+    if isinstance(known, UnauthenticatedError):
+        return _typed(flight.FlightUnauthenticatedError, known, form)
     if isinstance(known, DeniedError):
         return _typed(flight.FlightUnauthorizedError, known, form)
     if form is ErrorForm.ACTION:
@@ -125,7 +129,7 @@ def _sql_class(error: GatewayError) -> str:
     # The client knows these three; any other name turns into "Unknown exception type".
     if isinstance(error, ConstraintError):
         return "ConstraintException"
-    if isinstance(error, DeniedError):
+    if isinstance(error, DeniedError | UnauthenticatedError):
         return "PermissionException"
     return "InvalidInputException"
 
@@ -139,6 +143,8 @@ def _coded(error: GatewayError) -> Exception:
             return _with_clean_text(CodedArgumentError(error.message))
         case UnsupportedError():
             return _with_clean_text(CodedUnimplementedError(error.message))
+        case UnauthenticatedError():
+            return _detailed(flight.FlightUnauthenticatedError, 16, error, "UNAUTHENTICATED")
         case DeniedError():
             return _detailed(flight.FlightUnauthorizedError, 7, error, "PERMISSION_DENIED")
         # As in streams: pyarrow clients turn CANCELLED into a KeyboardInterrupt.

@@ -10,8 +10,9 @@ from pyarrow import flight
 
 from gateway.catalog.calls import Call
 from gateway.catalog.capabilities import Description, Readable, ScanRequest
+from gateway.catalog.guarding import SeenCatalog, seen_by
 from gateway.catalog.names import fold
-from gateway.catalog.registry import Catalog, Catalogs, Listing
+from gateway.catalog.registry import Catalogs, Listing
 from gateway.errors import NotFoundError
 from gateway.flight.scans import REUSE_CONNECTION, ResolvedTable, Scans, parse_as_of
 from gateway.wire.listing import SchemaEntry, TableEntry, encode_listing, table_info
@@ -32,9 +33,9 @@ class Browsing:
         # A description is replaced when it changes; a thousand unchanged tables then cost one compression.
         self._entries: WeakKeyDictionary[Description, dict[str, bytes]] = WeakKeyDictionary()
 
-    def list_schemas(self, attached_as: str) -> bytes:
+    def list_schemas(self, call: Call, attached_as: str) -> bytes:
         """The whole catalog, as fresh as the lake is now: clients ask once per ATTACH."""
-        catalog = self._catalogs.get(attached_as)
+        catalog = seen_by(call, self._catalogs).get(attached_as)
         catalog.refresh()
         # The version is read first: a change in between makes the client re-bind once more, never once less.
         version, listing = catalog.version, catalog.listing()
@@ -58,14 +59,14 @@ class Browsing:
         headers = call.headers
         if headers.list_schema is not None:
             attached_as = headers.list_catalog or headers.catalog or ""
-            listing = self._catalogs.get(attached_as).listing()
+            listing = seen_by(call, self._catalogs).get(attached_as).listing()
             if fold(headers.list_schema) not in listing.schemas:
                 raise NotFoundError(f"schema '{headers.list_schema[:60]}' not found")
             for table in _tables_of(listing, fold(headers.list_schema)):
                 yield table_info(_entry(table, table.describe(), attached_as, None))
             return
         wanted = fold(criteria.decode("utf-8", "replace"))
-        for catalog in self._catalogs:
+        for catalog in seen_by(call, self._catalogs):
             for table in catalog.listing().tables.values():
                 if wanted in fold(f"{catalog.name}.{table.name}"):
                     yield table_info(_entry(table, table.describe(), catalog.name, catalog.name))
@@ -86,8 +87,8 @@ class Browsing:
             return DATABASES_SHAPE
         return self._scans.resolve(call, decode_path(descriptor), None).shape
 
-    def databases(self) -> pa.RecordBatch:
-        rows = [_database(catalog) for catalog in self._catalogs]
+    def databases(self, call: Call) -> pa.RecordBatch:
+        rows = [_database(catalog) for catalog in seen_by(call, self._catalogs)]
         return pa.RecordBatch.from_pylist(rows, schema=DATABASES_SHAPE)
 
     def _info(
@@ -105,7 +106,7 @@ class Browsing:
         )
 
 
-def _database(catalog: Catalog) -> dict[str, object]:
+def _database(catalog: SeenCatalog) -> dict[str, object]:
     listing = catalog.listing()
     return {
         "database_name": catalog.name,

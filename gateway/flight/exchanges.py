@@ -14,9 +14,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyarrow import flight
 
+from gateway.access.policy import Action
 from gateway.catalog.calls import Call
 from gateway.catalog.capabilities import Readable
 from gateway.catalog.changes import Operation, WriteOptions
+from gateway.catalog.guarding import seen_by
 from gateway.catalog.registry import Catalogs
 from gateway.errors import RequestError
 from gateway.flight.pending_creations import PendingCreations
@@ -47,9 +49,13 @@ class Exchanges:
         with self._uploads.watched(call, reader) as upload:
             with self._statements.executing(call) as execution:
                 path = decode_path(descriptor)
-                table = self._catalogs.get(path.catalog or call.headers.catalog).table(path.schema, path.table)
+                operation = _operation(call)
+                catalog = seen_by(call, self._catalogs).get(path.catalog or call.headers.catalog)
+                table = catalog.table(path.schema, path.table, Action(operation.value))
+                if call.headers.returning:
+                    catalog.check(Action.READ, path.schema, path.table)
                 with self._creations.guard(call, table):
-                    changed = _change(call, execution, table, path.stamp, upload, writer)
+                    changed = _change(call, operation, execution, table, path.stamp, upload, writer)
             upload.mark_written()
             with upload.answering():
                 writer.write_metadata(pack({"total_changed": changed}))
@@ -57,6 +63,7 @@ class Exchanges:
 
 def _change(
     call: Call,
+    operation: Operation,
     execution: Execution,
     table: Readable,
     stamp: SchemaStamp | None,
@@ -66,7 +73,7 @@ def _change(
     returning = call.headers.returning
     with _schema_changes_explained(table, stamp):
         schema = upload.schema()
-        change = Change(_operation(call), table, WriteOptions(returning=returning, echo=True), stamp)
+        change = Change(operation, table, WriteOptions(returning=returning, echo=True), stamp)
         statement = execution.open(change, schema)
     upload.bind(statement)
     # An error before the end of an upload loses its class, so the rest is read first. A client that waits for an

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from gateway.catalog.calls import Call
+from gateway.catalog.calls import Call, Owner
 from gateway.catalog.capabilities import Readable
 from gateway.catalog.changes import Operation
 from gateway.catalog.editing import Editors
@@ -32,7 +32,7 @@ _REMEMBERED = 10_000
 @dataclass(frozen=True, slots=True)
 class _Creation:
     table: Readable
-    session: str
+    owner: Owner
     began_ms: int
 
 
@@ -46,11 +46,10 @@ class PendingCreations:
         self._pending: OrderedDict[tuple[str, str, str], _Creation] = OrderedDict()
 
     def record_creation(self, call: Call, table: Readable, began_ms: int) -> None:
-        session = call.headers.session
-        if session is None:
+        if call.owner.session is None:
             return
         with self._lock:
-            self._pending[table.name.key] = _Creation(table, session, began_ms)
+            self._pending[table.name.key] = _Creation(table, call.owner, began_ms)
             while len(self._pending) > _REMEMBERED:
                 self._pending.popitem(last=False)
 
@@ -80,7 +79,7 @@ class PendingCreations:
             return False
         with self._lock:
             created = self._pending.get(table.name.key)
-            if created is None or created.table is not table or created.session != headers.session:
+            if created is None or created.table is not table or created.owner != call.owner:
                 return False
             issued = self._transactions.issued_ms(headers.transaction)
             del self._pending[table.name.key]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyarrow import flight
 
+from gateway.access.policy import Action
 from gateway.catalog.calls import Call
 from gateway.catalog.capabilities import Readable
 from gateway.catalog.changes import (
@@ -22,6 +23,7 @@ from gateway.catalog.changes import (
     find_rowid_column,
     why_unchangeable,
 )
+from gateway.catalog.guarding import seen_by
 from gateway.catalog.names import fold
 from gateway.catalog.registry import Catalogs
 from gateway.errors import NotFoundError, PreconditionError, RequestError
@@ -85,7 +87,7 @@ class Puts:
     def delete(self, call: Call, body: bytes) -> bytes:
         with self._statements.executing(call) as execution:
             command = decode_delete(body)
-            target = self._find(call, command)
+            target = self._find(call, command, Action.DELETE)
             if not can_delete(target.table):
                 raise _unchangeable(Operation.DELETE, target)
             change, reply = self._change(Operation.DELETE, command, target, encode_delete_reply)
@@ -98,7 +100,7 @@ class Puts:
         if descriptor.descriptor_type != flight.DescriptorType.CMD:
             raise RequestError("DoPut takes a command descriptor that holds a JSON object")
         command = decode_put(descriptor.command)
-        target = self._find(call, command)
+        target = self._find(call, command, Action.INSERT if isinstance(command, InsertCommand) else Action.UPDATE)
         if isinstance(command, InsertCommand):
             change, reply = self._change(Operation.INSERT, command, target, encode_put_reply)
             mapping = _map_insert(target, upload.schema())
@@ -132,9 +134,11 @@ class Puts:
         )
         return change, _PutReply(target.table.name.table, columns, encode, self._limits.returned_bytes)
 
-    def _find(self, call: Call, command: Command) -> _CommandTable:
-        catalog = self._catalogs.get(command.catalog or call.headers.catalog)
-        table = catalog.table(command.schema, command.table)
+    def _find(self, call: Call, command: Command, action: Action) -> _CommandTable:
+        catalog = seen_by(call, self._catalogs).get(command.catalog or call.headers.catalog)
+        table = catalog.table(command.schema, command.table, action)
+        if command.returning:
+            catalog.check(Action.READ, command.schema, command.table)
         try:
             return _CommandTable(table, table.current().shape)
         except NotFoundError:

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyarrow import flight
 
+from gateway.access.policy import Action
 from gateway.catalog.calls import Call
 from gateway.catalog.capabilities import AsOf, ColumnStatistics, Readable, ScanRequest, Snapshot, WithStatistics
-from gateway.catalog.registry import Catalog, Catalogs, not_before
+from gateway.catalog.guarding import SeenCatalog, seen_by
+from gateway.catalog.registry import Catalogs, not_before
 from gateway.errors import NotFoundError, RequestError, UnsupportedError
 from gateway.flight.streams import Scan, ScanStreams
 from gateway.transactions.manager import TransactionManager
@@ -32,7 +34,7 @@ _MOST_REMEMBERED_BYTES = 4 << 20  # of a filter document
 class ResolvedTable:
     """A table as one call means it: at a version, in the shape declared to the caller."""
 
-    catalog: Catalog
+    catalog: SeenCatalog
     table: Readable
     snapshot: Snapshot
     shape: pa.Schema
@@ -96,9 +98,12 @@ class Scans:
     def stream(
         self, call: Call, raw_ticket: bytes
     ) -> tuple[pa.Schema, pa.ipc.IpcWriteOptions, Iterator[tuple[pa.RecordBatch, bytes]]]:
-        """The schema to announce, how bodies are written, and the batches that follow."""
+        """The schema to announce, how bodies are written, and the batches that follow.
+
+        A ticket grants nothing: its bearer is asked.
+        """
         ticket = decode_ticket(raw_ticket)
-        table = self._catalogs.get(ticket.catalog).table(ticket.schema, ticket.table)
+        table = seen_by(call, self._catalogs).get(ticket.catalog).table(ticket.schema, ticket.table, Action.READ)
         request = ScanRequest(ticket.shape, ticket.columns, self._parse(ticket.filters), ticket.slice)
         scan = Scan(call, table, ticket, request)
         options = write_options(ticket.shape, ticket.columns, self._streams.compression)
@@ -126,8 +131,8 @@ class Scans:
         )
 
     def resolve(self, call: Call, path: TablePath, point: AsOf | None) -> ResolvedTable:
-        catalog = self._catalogs.get(path.catalog or call.headers.catalog)
-        table = catalog.table(path.schema, path.table)
+        catalog = seen_by(call, self._catalogs).get(path.catalog or call.headers.catalog)
+        table = catalog.table(path.schema, path.table, Action.READ)
         try:
             if point is not None:
                 snapshot = table.at(table.version_as_of(point))

@@ -10,9 +10,10 @@ import pyarrow as pa
 import structlog
 from pyarrow import flight
 
+from gateway.access.authentication import Authenticator, TrustEverybody
 from gateway.catalog.calls import Call
 from gateway.flight.actions import Actions
-from gateway.flight.admission import KEY, CallMiddlewareFactory, Gate, call_of, check_headers
+from gateway.flight.admission import KEY, CallMiddlewareFactory, Gate, authenticated, call_of
 from gateway.flight.boundary import AddTrailer, ErrorForm, as_python_error, errors_as_flight, outcome_of
 from gateway.flight.browsing import DATABASES_SHAPE, Browsing
 from gateway.flight.connections import close_connection
@@ -35,6 +36,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         exchanges: Exchanges,
         puts: Puts,
         gate: Gate,
+        authenticator: Authenticator | None = None,
     ) -> None:
         super().__init__(location, middleware={KEY: CallMiddlewareFactory()})
         self._actions = actions
@@ -43,6 +45,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         self._exchanges = exchanges
         self._puts = puts
         self._gate = gate
+        self._authenticator = authenticator or TrustEverybody()
 
     def disconnect(self, peer: str) -> None:
         """End a peer's connection, and with it its calls: those that wait for their client end in no other way."""
@@ -72,16 +75,17 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         if ticket.ticket == DATABASES_TICKET:
-            with self._answering("do_get", context):
-                return flight.GeneratorStream(DATABASES_SHAPE, iter([self._browsing.databases()]))
+            with self._answering("do_get", context) as call:
+                return flight.GeneratorStream(DATABASES_SHAPE, iter([self._browsing.databases(call)]))
         call = call_of(context)
         with _errors_translated(call, context.add_trailer), _recorded("do_get", call, failures_only=True):
-            check_headers(call)
+            call = authenticated(call, self._authenticator)
             schema, options, batches = self._scans.stream(call, ticket.ticket)
         return flight.GeneratorStream(schema, self._streaming(call, context, batches), options)
 
-    def list_actions(self, _context: flight.ServerCallContext) -> list[tuple[str, str]]:
-        return self._actions.descriptions()
+    def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
+        with self._answering("list_actions", context):
+            return self._actions.descriptions()
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[bytes]:
         body = b"" if action.body is None else action.body.to_pybytes()
@@ -116,7 +120,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         """Around one call that is not a stream."""
         call = call_of(context)
         with _errors_translated(call, context.add_trailer, form), _recorded(method, call, action):
-            check_headers(call)
+            call = authenticated(call, self._authenticator)
             with self._gate.admit(call.peer):
                 yield call
 
@@ -180,5 +184,6 @@ def _record(method: str, action: str, call: Call, failure: BaseException | None,
         catalog=call.headers.catalog,
         trace=call.headers.trace,
         transaction=call.transaction,
+        caller=call.caller.name,
         error=str(failure) if failure is not None else None,
     )

@@ -153,7 +153,7 @@ class Execution:
         running = self._running
         if running is None:
             if not self._is_refused:
-                self._transactions.failed(self._call.transaction)
+                self._transactions.failed(self._call.transaction, self._call.caller.name)
             return
         self._transactions.end_statement(running, _ending(running, error))
         if running.is_stopped and isinstance(error, CancelledError):

@@ -10,8 +10,10 @@ import json
 from collections.abc import Hashable
 from typing import Any
 
+from gateway.access.policy import Action
 from gateway.catalog.calls import Call
 from gateway.catalog.changes import Footprint, Undoable, Undone, WriteContext
+from gateway.catalog.guarding import SERVICE, seen_by
 from gateway.catalog.registry import Catalogs
 from gateway.errors import NotFoundError, PreconditionError, RequestError
 from gateway.transactions.manager import TransactionManager
@@ -28,30 +30,30 @@ class TransactionActions:
         self._catalogs = catalogs
         self._transactions = transactions
 
-    def create(self, _call: Call, body: bytes) -> bytes:
+    def create(self, call: Call, body: bytes) -> bytes:
         if is_json(body):
             identity = self._transactions.begin(manual=not decode_create_transaction(body))
             return json.dumps({"status": "success", "transaction_id": identity}).encode()
-        self._catalogs.get(CatalogRequest.decode("create_transaction", body).catalog)
+        seen_by(call, self._catalogs).get(CatalogRequest.decode("create_transaction", body).catalog)
         # Without an id the DuckDB client goes on without transactions; an error would fail every query of it.
         return pack({"identifier": self._transactions.begin() if self._transactions.is_enabled else None})
 
     def commit(self, call: Call, body: bytes) -> bytes:
         identity = self._named("commit_transaction", call, body)
-        state = self._transactions.commit(identity)
+        state = self._transactions.commit(identity, self._whose(call))
         return _encode(body, {"status": "success", "transaction_id": identity, "state": state.value})
 
     def rollback(self, call: Call, body: bytes) -> bytes:
         identity = self._named("rollback_transaction", call, body, last=True)
         context = WriteContext(call)
         status = self._transactions.rollback(
-            identity, lambda key, footprint: self._undo(identity, key, footprint, context)
+            identity, lambda key, footprint: self._undo(identity, key, footprint, context), self._whose(call)
         )
         reply = {"status": "success", "transaction_id": identity, "state": status.state.value}
         return _encode(body, {**reply, "undone_by": _undone(status)})
 
     def status(self, call: Call, body: bytes) -> bytes:
-        found = self._transactions.status(self._named("get_transaction_status", call, body))
+        found = self._transactions.status(self._named("get_transaction_status", call, body), self._whose(call))
         reply: dict[str, Any] = {"status": "" if found is None else found.state.value, "exists": found is not None}
         if found is not None and found.undone:
             reply["undone_by"] = _undone(found)
@@ -73,10 +75,17 @@ class TransactionActions:
             raise NotFoundError(f"{action}: no transaction is remembered in which this session wrote")
         return written
 
+    def _whose(self, call: Call) -> str | None:
+        """Whose transactions a caller may look at and end: its own, an administrator everybody's."""
+        return None if seen_by(call, self._catalogs).may(Action.ADMIN, SERVICE) else call.caller.name
+
     def _undo(self, transaction: str, key: Hashable, footprint: Footprint, context: WriteContext) -> Undone:
         assert isinstance(key, tuple)
         catalog, schema, name = key
-        table = self._catalogs.get(catalog).table(schema, name)
+        seen = seen_by(context.call, self._catalogs).get(catalog)
+        # Taking back an INSERT deletes, taking back a DELETE inserts.
+        for action in (Action.INSERT, Action.UPDATE, Action.DELETE):
+            table = seen.table(schema, name, action)
         if not isinstance(table, Undoable):
             raise PreconditionError(f"table '{table.name}' cannot undo what was written into it")
         if footprint.identity is not None and footprint.identity != table.current().identity:

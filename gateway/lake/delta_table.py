@@ -209,7 +209,7 @@ class DeltaTable:
 
     def alter(self, change: Alteration, call: Call) -> int | None:
         with self.exclusive():
-            return self._alterer.alter(change, call.caller)
+            return self._alterer.alter(change, call.caller.name)
 
     def exclusive(self) -> contextlib.AbstractContextManager[None]:
         return self._writer.exclusive(self._wait_seconds)

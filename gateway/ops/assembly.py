@@ -6,9 +6,15 @@ import time
 from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pyarrow as pa
 
+from gateway.access.authentication import Authenticator, CheckCredentials, TrustEverybody
+from gateway.access.control import Access, EverythingAllowed, RuledAccess
+from gateway.access.policy_file import parse_access
+from gateway.access.tokens import parse_tokens
+from gateway.access.watched_file import WatchedFile
 from gateway.catalog.changes import Traces
 from gateway.catalog.editing import Editors
 from gateway.catalog.names import check_name
@@ -36,7 +42,7 @@ from gateway.lake.spark.engine import Profile, Spark, SparkState
 from gateway.lake.tables.storage import Folder
 from gateway.lake.writing.staging import StagingFolder
 from gateway.lake.writing.traces import traces_of
-from gateway.settings import CatalogSettings, Settings
+from gateway.settings import AccessSettings, CatalogSettings, Settings
 from gateway.telemetry import metrics
 from gateway.transactions.ids import TransactionId
 from gateway.transactions.manager import TransactionManager
@@ -55,6 +61,7 @@ class Lake:
     catalogs: Catalogs
     warehouses: dict[str, EditableWarehouse]
     refreshers: ThreadPoolExecutor
+    authenticator: Authenticator
 
 
 @dataclass(frozen=True)
@@ -117,11 +124,13 @@ def build_lake(settings: Settings, spark: Spark | None = None) -> Lake:
         )
 
     warehouses = {name: warehouse(name, part) for name, part in settings.catalogs.items()}
+    access, authenticator = access_of(settings.access)
     catalogs = Catalogs(
         [_catalog(name, part, warehouses[name], executor) for name, part in settings.catalogs.items()],
         next((name for name, part in settings.catalogs.items() if part.default), None),
+        access,
     )
-    return Lake(settings, spark, staging, transactions, locks, catalogs, warehouses, executor)
+    return Lake(settings, spark, staging, transactions, locks, catalogs, warehouses, executor, authenticator)
 
 
 def build_service(settings: Settings, spark: Spark | None = None) -> Service:
@@ -149,10 +158,21 @@ def build_service(settings: Settings, spark: Spark | None = None) -> Service:
     exchanges = Exchanges(lake.catalogs, statements, uploads, creations)
     address = f"{settings.flight.host}:{settings.flight.port}"
     try:
-        server = FlightServer(f"grpc://{address}", actions, browsing, scans, exchanges, puts, gate)
+        server = FlightServer(f"grpc://{address}", actions, browsing, scans, exchanges, puts, gate, lake.authenticator)
     except pa.ArrowException as error:  # says no more than that it did not start
         raise UnavailableError(f"cannot listen on {address} (flight.host, flight.port): is the port taken?") from error
     return Service(lake, streams, uploads, gate, server)
+
+
+def access_of(settings: AccessSettings) -> tuple[Access, Authenticator]:
+    """Who decides and who asks for credentials. A file that cannot be used is a RequestError."""
+    if settings.file is None:
+        return EverythingAllowed(), TrustEverybody()
+    rules = WatchedFile(Path(settings.file), parse_access, what="access.file")
+    if settings.tokens is None:
+        return RuledAccess(rules), CheckCredentials(rules.get)
+    tokens = WatchedFile(Path(settings.tokens), parse_tokens, what="access.tokens")
+    return RuledAccess(rules), CheckCredentials(rules.get, tokens.get)
 
 
 def _catalog(

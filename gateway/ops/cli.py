@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Annotated
@@ -271,8 +272,52 @@ def _rows_bar(words: str) -> Iterator[Callable[[int, int], None]]:
 @app.command("check-config")
 def check_config(config: ConfigOption = None) -> None:
     """Print the settings in force, secrets redacted."""
+    from gateway.ops.assembly import access_of
+
     settings = load_settings(config, os.environ)
+    access_of(settings.access)  # the access files are settings, too
     out.print(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False).rstrip(), markup=False, highlight=False)
+
+
+token_app = typer.Typer(help="Tokens of callers.", no_args_is_help=True)
+app.add_typer(token_app, name="token")
+
+
+@token_app.command("new")
+def new_token_command(
+    name: Annotated[str, typer.Argument(help="Who calls with it.")],
+    role: Annotated[list[str], typer.Option("--role", help="A role of the access file; may be repeated.")],
+    days: Annotated[float | None, typer.Option(min=0, help="Days until it expires; without, never.")] = None,
+) -> None:
+    """Make a token: it is shown once, with the line for the file of `access.tokens`."""
+    from gateway.access.tokens import new_token
+
+    expires = None if days is None else datetime.now(UTC) + timedelta(days=days)
+    token, entry = new_token(name, frozenset(role), None if expires is None else expires.replace(microsecond=0))
+    err.print("The token, which is not kept anywhere:", highlight=False)
+    out.print(token, highlight=False, soft_wrap=True, markup=False)
+    err.print("The line for the file of access.tokens; removing it revokes the token:", highlight=False)
+    out.print(entry.line(), highlight=False, soft_wrap=True, markup=False)
+
+
+@app.command("who-can")
+def who_can(
+    action: Annotated[str, typer.Argument(help="read, insert, update, delete, ddl, maintain, query or admin.")],
+    table: Annotated[str, typer.Argument(metavar="SCHEMA.TABLE")],
+    catalog: CatalogOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """List the roles and callers that may do something to a table, and why."""
+    from gateway.ops.permissions import callers_who_can
+
+    settings = _settings(config)
+    only = next((name for name, part in settings.catalogs.items() if part.default), next(iter(settings.catalogs)))
+    shown = Table(box=None, pad_edge=False)
+    for title in ("caller", "may", "because"):
+        shown.add_column(title)
+    for caller, decision in callers_who_can(settings.access, action, catalog or only, *parse_qualified(table)):
+        shown.add_row(caller, "yes" if decision.allowed else "no", decision.reason)
+    out.print(shown)
 
 
 @app.command()

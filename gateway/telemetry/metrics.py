@@ -73,6 +73,26 @@ WRITER = Gauge(
     ["catalog"],
     registry=REGISTRY,
 )
+AUTHENTICATIONS = Counter(
+    "deltaport_authentications_total",
+    "Calls by how their caller was known: token, none, or refused",
+    ["method"],
+    registry=REGISTRY,
+)
+AUTHENTICATION_WAITS = Counter(
+    "deltaport_authentication_waits_total",
+    "Calls refused unseen, because too many from their address had failed before",
+    registry=REGISTRY,
+)
+DENIED = Counter(
+    "deltaport_denied_total", "What callers were not allowed to do, by action", ["action"], registry=REGISTRY
+)
+ACCESS_FILES_REJECTED = Gauge(
+    "deltaport_access_file_rejected",
+    "1 while a changed access file cannot be used, and the one before is in force",
+    ["file"],
+    registry=REGISTRY,
+)
 BUILD = Gauge("deltaport_build", "1, labelled with the version", ["version"], registry=REGISTRY)
 
 

@@ -123,11 +123,13 @@ class TransactionManager:
         """
         parsed = self._genuine(transaction)
         if parsed is None:
-            raise PreconditionError(f"transaction {transaction[:60]} is not known; start a new one")
+            raise _not_known(transaction)
         with self._lock:
             known = self._touch(parsed)
             if known.is_renewed:
                 raise _expired(parsed.id)
+            if known.owner is not None and known.owner.caller != owner.caller:
+                raise _not_known(parsed.id)
             if (refusal := known.refusal(once=once)) is not None:
                 raise refusal
             known.owner = owner
@@ -137,7 +139,7 @@ class TransactionManager:
         """Why the transaction takes no statement now, for one that it did not take a while ago."""
         parsed = self._genuine(transaction)
         if parsed is None:
-            return PreconditionError(f"transaction {transaction[:60]} is not known; start a new one")
+            return _not_known(transaction)
         with self._lock:
             known = self._known(parsed)
             if known is None or known.is_renewed:
@@ -189,8 +191,11 @@ class TransactionManager:
         with self._lock:
             known = self._touch(parsed)
             known.owner = known.owner or owner
-            if table in known.tables:
+            is_own = owner is None or known.owner is None or known.owner.caller == owner.caller
+            if is_own and table in known.tables:
                 return known.tables[table]
+        if not is_own:  # as with any id that is not known
+            return _view_of(newest())
         view = _view_of(newest())  # reads the log: not under the lock
         with self._lock:
             return self._touch(parsed).tables.setdefault(table, view)
@@ -222,39 +227,39 @@ class TransactionManager:
                     seen = known.tables[table]
                     known.tables[table] = replace(seen, altered=(*seen.altered, version))
 
-    def failed(self, transaction: str | None) -> None:
+    def failed(self, transaction: str | None, caller: str | None = None) -> None:
         """A statement of this transaction failed before it was opened."""
         if (parsed := self._genuine(transaction)) is None:
             return
         with self._lock:
             known = self._remembered(parsed)
-            if known is not None and not known.is_undoing:
+            if known is not None and not known.is_undoing and known.is_of(caller):
                 known.has_failed = True
                 known.settle_failure()
 
-    def commit(self, transaction: str) -> TransactionState:
-        """Its statements are durable already; this ends it. May be repeated."""
+    def commit(self, transaction: str, caller: str | None = None) -> TransactionState:
+        """Its statements are durable already; this ends it. May be repeated. Only a given caller's are found."""
         parsed = self._parsed(transaction)
         with self._lock:
-            known = self._remembered(parsed)
+            known = self._remembered(parsed, caller)
             if known is not None:
                 if known.is_undoing:
                     raise _being_undone(parsed.id)
                 known.apply(Event.COMMIT)
                 return known.state
-        if self._find_in_log(parsed.id, parsed.issued_ms).tables:
+        if self._traces(parsed, caller).tables:
             return TransactionState.COMMITTED
         raise _expired(parsed.id)
 
-    def rollback(self, transaction: str, undo: Undo) -> TransactionStatus:
+    def rollback(self, transaction: str, undo: Undo, caller: str | None = None) -> TransactionStatus:
         """End it, and undo what it wrote, table by table. May be repeated: nothing is undone twice.
 
         An UnavailableError when a statement of it is being written and does not end in time.
         """
         parsed = self._parsed(transaction)
-        known = self._begin_rollback(parsed)
+        known = self._begin_rollback(parsed, caller)
         if known is None:
-            return self._rollback_from_log(parsed, undo)
+            return self._rollback_from_log(parsed, undo, caller)
         try:
             self._wait_for_commits(known)
             with self._lock:
@@ -270,10 +275,10 @@ class TransactionManager:
             with self._lock:
                 known.is_undoing = False
 
-    def _begin_rollback(self, parsed: ParsedId) -> TransactionRecord | None:
+    def _begin_rollback(self, parsed: ParsedId, caller: str | None) -> TransactionRecord | None:
         """From here on no statement of it begins, neither itself nor its commit."""
         with self._lock:
-            known = self._remembered(parsed)
+            known = self._remembered(parsed, caller)
             if known is not None:
                 if known.is_undoing:
                     raise _being_undone(parsed.id)
@@ -309,9 +314,9 @@ class TransactionManager:
             f"{gone.message}: what transaction {parsed.id} wrote into it cannot be undone"
         ) from gone
 
-    def _rollback_from_log(self, parsed: ParsedId, undo: Undo) -> TransactionStatus:
+    def _rollback_from_log(self, parsed: ParsedId, undo: Undo, caller: str | None) -> TransactionStatus:
         """Of a transaction that is forgotten the log still knows what it wrote."""
-        traces = self._find_in_log(parsed.id, parsed.issued_ms)
+        traces = self._traces(parsed, caller)
         if not traces.tables:
             raise _expired(parsed.id)
         if traces.gap is not None:
@@ -329,15 +334,15 @@ class TransactionManager:
             last = max(own, key=lambda known: known.last_write or 0, default=None)
             return None if last is None else last.id.id
 
-    def status(self, transaction: str) -> TransactionStatus | None:
+    def status(self, transaction: str, caller: str | None = None) -> TransactionStatus | None:
         """From memory, else from the log; None when nothing is known. Changes nothing."""
         parsed = self._ids.parse(transaction)
-        if parsed is None:
+        if parsed is None or self._is_foreign(parsed, caller):
             return None
         remembered = self._status_in_memory(parsed)
         if remembered is not None:
             return remembered
-        found = self._find_in_log(parsed.id, parsed.issued_ms).tables
+        found = self._traces(parsed, caller).tables
         if found:
             undone = {table: trace.undone for table, trace in found.items() if trace.undone is not None}
             return TransactionStatus(TransactionState.COMMITTED, undone)
@@ -371,8 +376,24 @@ class TransactionManager:
             raise NotFoundError(f"transaction {transaction[:60]} not found")
         return parsed
 
-    def _remembered(self, parsed: ParsedId) -> TransactionRecord | None:
-        """What is known of all it did; a transaction that has not begun to do anything is known, too."""
+    def _traces(self, parsed: ParsedId, caller: str | None) -> Traces:
+        """What the log records of it; nothing where it was another caller who wrote."""
+        traces = self._find_in_log(parsed.id, parsed.issued_ms)
+        writers = {name for trace in traces.tables.values() for name in trace.callers}
+        return traces if caller is None or writers <= {caller} else Traces({})
+
+    def _is_foreign(self, parsed: ParsedId, caller: str | None) -> bool:
+        with self._lock:
+            known = self._known(parsed)
+            return known is not None and not known.is_of(caller)
+
+    def _remembered(self, parsed: ParsedId, caller: str | None = None) -> TransactionRecord | None:
+        """What is known of all it did; a transaction that has not begun to do anything is known, too.
+
+        Given a caller, one of another is not found.
+        """
+        if (other := self._known(parsed)) is not None and not other.is_of(caller):
+            raise NotFoundError(f"transaction {parsed.id} not found")
         if not parsed.is_genuine:
             return None
         known = self._known(parsed)
@@ -430,6 +451,10 @@ class TransactionManager:
 
 def _view_of(snapshot: Pinnable) -> TableView:
     return TableView(snapshot.version, snapshot.version, snapshot.identity)
+
+
+def _not_known(transaction: str) -> PreconditionError:
+    return PreconditionError(f"transaction {transaction[:60]} is not known; start a new one")
 
 
 def _being_undone(transaction: TransactionId) -> UnavailableError:

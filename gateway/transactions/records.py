@@ -131,6 +131,10 @@ class TransactionRecord:
     def status(self) -> TransactionStatus:
         return TransactionStatus(self.state, dict(self.undone))
 
+    def is_of(self, caller: str | None) -> bool:
+        """Whether this caller may know of it; without one, whoever asks may. Until it is used it is nobody's."""
+        return caller is None or self.owner is None or self.owner.caller == caller
+
     def apply(self, event: Event) -> None:
         try:
             self.state = next_state(self.state, event, manual=self.id.is_manual)

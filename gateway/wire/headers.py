@@ -8,8 +8,10 @@ noted and left out, so that the call itself can be refused by its own rules.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+AUTHORIZATION = "authorization"
+LOCATION = "authority"
 GRPC_CLIENT = "user-agent"
 USER_AGENT = "airport-user-agent"
 SESSION = "airport-client-session-id"
@@ -44,6 +46,8 @@ class CallHeaders:
     list_schema: str | None = None
     grpc_client: str | None = None
     too_long: str | None = None
+    location: str | None = None
+    token: str | None = field(default=None, repr=False)
 
     @property
     def is_airport(self) -> bool:
@@ -72,8 +76,18 @@ def parse_headers(headers: Mapping[str, Sequence[str | bytes]]) -> CallHeaders:
         list_catalog=values.first(LIST_CATALOG),
         list_schema=values.first(LIST_SCHEMA),
         grpc_client=values.first(GRPC_CLIENT),
+        location=values.first(LOCATION),
+        token=_bearer(values.first(AUTHORIZATION)),
         too_long=values.too_long,  # last: the others are read by then
     )
+
+
+def _bearer(authorization: str | None) -> str | None:
+    """The token; what is there and is no bearer token is one that nobody knows."""
+    if not authorization:
+        return None
+    scheme, _, token = authorization.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 class _Values:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from gateway.access.callers import Caller
 from gateway.catalog.calls import Call
 from gateway.catalog.changes import (
     BatchDeletable,
@@ -47,8 +48,8 @@ IDS = pa.schema([ROWID])
 STRICT = WriteOptions(strict=True)
 LENIENT = WriteOptions()
 RETURNING = WriteOptions(returning=True, strict=True)
-HERE = WriteContext(Call(caller="tester"))
-GONE = WriteContext(Call(caller="tester", is_cancelled=lambda: True))
+HERE = WriteContext(Call(caller=Caller("tester")))
+GONE = WriteContext(Call(caller=Caller("tester"), is_cancelled=lambda: True))
 
 
 class BothUpdates(UpdatesBatches, UpdatesRows):

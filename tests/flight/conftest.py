@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
+from gateway.access.authentication import Authenticator
+from gateway.access.control import Access
 from gateway.catalog.editing import Editors
 from gateway.catalog.names import TableName
 from gateway.catalog.registry import Catalogs
@@ -33,10 +35,17 @@ from tests.doubles import MemorySource, MemoryTable, memory_catalog
 class MemoryService:
     """The RPC layer over doubles, with the parts that tests look at."""
 
-    def __init__(self, scan: ScanSettings, limits: LimitSettings, transactions: TransactionSettings) -> None:
+    def __init__(
+        self,
+        scan: ScanSettings,
+        limits: LimitSettings,
+        transactions: TransactionSettings,
+        access: Access | None = None,
+        authenticator: Authenticator | None = None,
+    ) -> None:
         self.source = MemorySource()
         self.catalog = memory_catalog(self.source)
-        self.catalogs = Catalogs([self.catalog], "lake")
+        self.catalogs = Catalogs([self.catalog], "lake", access)
         self.transactions = TransactionManager(transactions)
         self.streams = ScanStreams(scan)
         self.gate = Gate()
@@ -51,7 +60,9 @@ class MemoryService:
         ddl = DdlActions(editors, browsing, creations, self.transactions)
         actions = Actions(self.catalogs, browsing, scans, puts, transaction_actions, ddl, limits)
         exchanges = Exchanges(self.catalogs, statements, self.uploads, creations)
-        self.server = FlightServer("grpc://127.0.0.1:0", actions, browsing, scans, exchanges, puts, self.gate)
+        self.server = FlightServer(
+            "grpc://127.0.0.1:0", actions, browsing, scans, exchanges, puts, self.gate, authenticator
+        )
         self.location = f"grpc://127.0.0.1:{self.server.port}"
 
     def add(self, schema: str, table: str, *versions: pa.Table) -> MemoryTable:
@@ -63,9 +74,14 @@ def start_service() -> Iterator[Callable[..., MemoryService]]:
     running: list[MemoryService] = []
 
     def start(
-        limits: LimitSettings | None = None, transactions: TransactionSettings | None = None, **scan: object
+        limits: LimitSettings | None = None,
+        transactions: TransactionSettings | None = None,
+        access: Access | None = None,
+        authenticator: Authenticator | None = None,
+        **scan: object,
     ) -> MemoryService:
-        service = MemoryService(ScanSettings(**scan), limits or LimitSettings(), transactions or TransactionSettings())
+        limits, transactions = limits or LimitSettings(), transactions or TransactionSettings()
+        service = MemoryService(ScanSettings(**scan), limits, transactions, access, authenticator)
         service.streams.start()
         service.uploads.start(service.server)
         running.append(service)

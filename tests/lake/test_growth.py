@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.access.callers import Caller
 from gateway.catalog.calls import Call
 from gateway.catalog.changes import OwnWrite, WriteContext
 from gateway.lake.reading.slices import FileRange, bytes_read, cut
@@ -145,7 +146,7 @@ def test_checking_many_rows_against_many_own_writes_takes_steps_for_each_and_not
     own = tuple(OwnWrite(version, touched) for version, touched in enumerate(commits, 1))
     row_ids = [Counted(n) for n in range(rows)]
     row_ids += [Counted(touched.ranges[0][0]) for touched in commits]  # written by the transaction itself
-    known.check(head, WriteContext(Call(caller="me"), read_version=0, own=own), row_ids)
+    known.check(head, WriteContext(Call(caller=Caller("me")), read_version=0, own=own), row_ids)
     assert Counted.comparisons < 40 * (rows + writes)
 
 
@@ -161,14 +162,14 @@ def test_a_row_that_another_changed_after_the_own_write_is_still_found(tmp_path:
     known, head = conflicts_after(tmp_path, commits)
     known._snapshots = Versions()  # type: ignore[assignment]
     own = (OwnWrite(1, IdSet.of([1, 2])), OwnWrite(2, {3}))
-    known.check(head, WriteContext(Call(caller="me"), read_version=0, own=own), [1, 3])
+    known.check(head, WriteContext(Call(caller=Caller("me")), read_version=0, own=own), [1, 3])
     with pytest.raises(AskedError, match="1"):
-        known.check(head, WriteContext(Call(caller="me"), read_version=0, own=own), [1, 2, 3])
+        known.check(head, WriteContext(Call(caller=Caller("me")), read_version=0, own=own), [1, 2, 3])
     known.check(
-        head, WriteContext(Call(caller="me"), read_version=0, own=(*own, OwnWrite(3, IdSet.of([2])))), [1, 2, 3]
+        head, WriteContext(Call(caller=Caller("me")), read_version=0, own=(*own, OwnWrite(3, IdSet.of([2])))), [1, 2, 3]
     )
     with pytest.raises(AskedError, match="0"):
-        known.check(head, WriteContext(Call(caller="me"), read_version=0), [1])
+        known.check(head, WriteContext(Call(caller=Caller("me")), read_version=0), [1])
 
 
 # Snapshots

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from gateway.access.callers import Caller
 from gateway.catalog.calls import Call
 from gateway.catalog.changes import Operation, WriteContext
 from gateway.errors import CancelledError, OutcomeUnknownError, PreconditionError, RequestError
@@ -60,7 +61,7 @@ def log(tmp_path: Path) -> Log:
 
 
 def of(key: str | None, caller: str = "me", is_cancelled: Callable[[], bool] = lambda: False) -> WriteContext:
-    return WriteContext(Call(caller=caller, is_cancelled=is_cancelled), idempotency_key=key)
+    return WriteContext(Call(caller=Caller(caller), is_cancelled=is_cancelled), idempotency_key=key)
 
 
 def never() -> Committed:
@@ -220,7 +221,7 @@ def test_keys_belong_to_the_table_and_not_to_its_name(log: Log) -> None:
 
 
 def test_a_statement_that_was_refused_gets_its_first_answer_and_nothing_else(log: Log) -> None:
-    me = Call(caller="me")
+    me = Call(caller=Caller("me"))
 
     def again(key: str, transaction: str) -> WriteContext:
         return WriteContext(me, InTransaction(transaction, is_refused=True), idempotency_key=key)

@@ -68,8 +68,8 @@ def test_logs_tell_where_a_transaction_wrote_and_what_took_it_back(one: Log, tmp
     other.add(undid())
     found = traces_of({ONE: one.folder, OTHER: other.folder}, "tx", ISSUED * 1000)
     assert found.tables == {
-        ONE: Trace(Footprint(1, frozenset([2, 4]))),
-        OTHER: Trace(Footprint(-1, frozenset([1])), Undone(3, 2)),
+        ONE: Trace(Footprint(1, frozenset([2, 4])), callers=frozenset(["me"])),
+        OTHER: Trace(Footprint(-1, frozenset([1])), Undone(3, 2), frozenset(["me"])),
     }
     assert found.gap is None
     assert traces_of({ONE: one.folder}, "unknown", ISSUED * 1000).tables == {}
@@ -121,7 +121,8 @@ def test_what_is_to_be_undone_is_all_there_or_refused(one: Log) -> None:
 
 def test_a_commit_that_was_taken_back_as_a_whole_does_not_count(one: Log) -> None:
     one.add(StatementNote("revert", "deltaport", 1, reverts=4))
-    assert traces_of({ONE: one.folder}, "tx", ISSUED * 1000).tables == {ONE: Trace(Footprint(1, frozenset([2])))}
+    expected = {ONE: Trace(Footprint(1, frozenset([2])), callers=frozenset(["me"]))}
+    assert traces_of({ONE: one.folder}, "tx", ISSUED * 1000).tables == expected
     found = find_written("s.one", one.folder, 5, "tx", Footprint(1, frozenset([2])))
     assert [version for version, _ in found.statements] == [2]
     assert find_written("s.one", one.folder, 5, "tx", Footprint(3, frozenset([4]))).statements == ()

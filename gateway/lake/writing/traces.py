@@ -49,6 +49,7 @@ def _found(
     versions: defaultdict[Hashable, set[int]] = defaultdict(set)
     since: dict[Hashable, int] = {}
     undone: dict[Hashable, Undone] = {}
+    callers: defaultdict[Hashable, set[str]] = defaultdict(set)
     reverted: set[tuple[Hashable, int]] = set()
     # By the time of a file a commit may seem older than the one before it; what reverts another must come first.
     for table, version in sorted(((table, version) for _, version, table in commits), key=lambda each: -each[1]):
@@ -61,11 +62,13 @@ def _found(
                 undone.setdefault(table, Undone(int(statement.get("rows", 0)), version))
             elif statement.get("transaction") == transaction:
                 versions[table].add(version)
+                callers[table] |= {statement["caller"]} if isinstance(statement.get("caller"), str) else set()
                 # Commits of earlier versions do not say where the transaction began.
                 begun = statement.get("since", -1)
                 since[table] = min(since.get(table, begun), begun)
     return {
-        table: Trace(Footprint(since[table], frozenset(found)), undone.get(table)) for table, found in versions.items()
+        table: Trace(Footprint(since[table], frozenset(found)), undone.get(table), frozenset(callers[table]))
+        for table, found in versions.items()
     }
 
 
