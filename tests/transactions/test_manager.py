@@ -285,6 +285,20 @@ def test_commit_and_rollback_may_be_said_again(manager: TransactionManager) -> N
         manager.commit(rolled_back)
 
 
+def test_a_transaction_of_another_caller_is_not_found(manager: TransactionManager) -> None:
+    identity = manager.begin()
+    manager.pin(identity, "t", at(3), SOMEBODY)
+    for work in (lambda: manager.commit(identity, "eve"), lambda: manager.rollback(identity, never, "eve")):
+        with pytest.raises(NotFoundError, match=f"^transaction {identity} not found$"):
+            work()
+    assert manager.status(identity, "eve") is None
+    assert manager.pin(identity, "t", at(7), Owner("session", "eve")).read_version == 7
+    manager.failed(identity, "eve")
+    assert reads(manager, identity, 9) == 3
+    assert manager.status(identity, "ada") == TransactionStatus(TransactionState.ACTIVE)
+    assert manager.commit(identity, "ada") is TransactionState.COMMITTED
+
+
 def test_a_rollback_takes_back_each_table_once(manager: TransactionManager) -> None:
     identity = manager.begin()
     manager.pin(identity, "read", at(1))
