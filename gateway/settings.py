@@ -41,6 +41,8 @@ class FlightSettings(ListenSettings):
     host: str = "127.0.0.1"
     port: Port = 8815
     advertised: str | None = None
+    tls_certificate: str | None = None
+    tls_key: str | None = None
     drain_seconds: Seconds = 60
 
 
@@ -242,6 +244,8 @@ def _describe(detail: Any) -> str:
 
 def _check_access(settings: Settings) -> None:
     access = settings.access
+    if (settings.flight.tls_certificate is None) != (settings.flight.tls_key is None):
+        raise RequestError("settings: flight.tls_certificate and flight.tls_key are given together, or neither is")
     if access.tokens is not None and access.file is None:
         raise RequestError("settings: access.tokens needs access.file, which says what the tokens' roles may do")
     if access.file is None and not access.allow_anonymous_on_network and not _is_loopback(settings.flight.host):

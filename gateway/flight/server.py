@@ -37,8 +37,11 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         puts: Puts,
         gate: Gate,
         authenticator: Authenticator | None = None,
+        certificate: tuple[str, str] | None = None,
     ) -> None:
-        super().__init__(location, middleware={KEY: CallMiddlewareFactory()})
+        """With a certificate and its key, both PEM texts, the location is one of TLS."""
+        certificates = None if certificate is None else [certificate]
+        super().__init__(location, tls_certificates=certificates, middleware={KEY: CallMiddlewareFactory()})
         self._actions = actions
         self._browsing = browsing
         self._scans = scans

@@ -19,7 +19,7 @@ from gateway.catalog.changes import Traces
 from gateway.catalog.editing import Editors
 from gateway.catalog.names import check_name
 from gateway.catalog.registry import Catalog, Catalogs
-from gateway.errors import UnavailableError
+from gateway.errors import RequestError, UnavailableError
 from gateway.flight.actions import Actions
 from gateway.flight.admission import Gate
 from gateway.flight.browsing import Browsing
@@ -42,7 +42,7 @@ from gateway.lake.spark.engine import Profile, Spark, SparkState
 from gateway.lake.tables.storage import Folder
 from gateway.lake.writing.staging import StagingFolder
 from gateway.lake.writing.traces import traces_of
-from gateway.settings import AccessSettings, CatalogSettings, Settings
+from gateway.settings import AccessSettings, CatalogSettings, FlightSettings, Settings
 from gateway.telemetry import metrics
 from gateway.transactions.ids import TransactionId
 from gateway.transactions.manager import TransactionManager
@@ -157,11 +157,35 @@ def build_service(settings: Settings, spark: Spark | None = None) -> Service:
     )
     exchanges = Exchanges(lake.catalogs, statements, uploads, creations)
     address = f"{settings.flight.host}:{settings.flight.port}"
+    certificate = _certificate(settings.flight)
+    location = f"{scheme_of(settings.flight)}://{address}"
     try:
-        server = FlightServer(f"grpc://{address}", actions, browsing, scans, exchanges, puts, gate, lake.authenticator)
+        server = FlightServer(
+            location, actions, browsing, scans, exchanges, puts, gate, lake.authenticator, certificate
+        )
     except pa.ArrowException as error:  # says no more than that it did not start
         raise UnavailableError(f"cannot listen on {address} (flight.host, flight.port): is the port taken?") from error
     return Service(lake, streams, uploads, gate, server)
+
+
+def scheme_of(settings: FlightSettings) -> str:
+    return "grpc" if settings.tls_certificate is None else "grpc+tls"
+
+
+def _certificate(settings: FlightSettings) -> tuple[str, str] | None:
+    if settings.tls_certificate is None or settings.tls_key is None:
+        return None
+    return _pem("flight.tls_certificate", settings.tls_certificate), _pem("flight.tls_key", settings.tls_key)
+
+
+def _pem(key: str, path: str) -> str:
+    try:
+        text = Path(path).read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"settings: {key}: cannot read {path}") from error
+    if "-----BEGIN " not in text:
+        raise RequestError(f"settings: {key}: {path} is not a PEM file")
+    return text
 
 
 def access_of(settings: AccessSettings) -> tuple[Access, Authenticator]:

@@ -34,6 +34,10 @@ class HealthServer:
     def start(self) -> None:
         self._thread.start()
 
+    def close(self) -> None:
+        """Give the port back without having started."""
+        self._server.server_close()
+
     def stop(self) -> None:
         self._server.shutdown()
         self._server.server_close()

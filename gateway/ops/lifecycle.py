@@ -15,7 +15,7 @@ import structlog
 from gateway import __version__
 from gateway.errors import GatewayError
 from gateway.lake.spark.engine import Spark, SparkState
-from gateway.ops.assembly import Service, build_service
+from gateway.ops.assembly import Service, build_service, scheme_of
 from gateway.ops.health import HealthServer
 from gateway.settings import Settings
 from gateway.telemetry import metrics
@@ -32,7 +32,11 @@ class Gateway:
         self._settings = settings
         self._owns_spark = spark is None
         self._health = HealthServer(settings.http, self.readiness, self._update_gauges)
-        self.service: Service = build_service(settings, spark)
+        try:
+            self.service: Service = build_service(settings, spark)
+        except BaseException:
+            self._health.close()
+            raise
         self._stop = threading.Event()
         self._refresher = threading.Thread(target=self._refresh_catalogs, name="catalog-refresh", daemon=True)
         self._refreshed = threading.Event()
@@ -41,7 +45,7 @@ class Gateway:
 
     @property
     def location(self) -> str:
-        return f"grpc://{self._settings.flight.host}:{self.service.server.port}"
+        return f"{scheme_of(self._settings.flight)}://{self._settings.flight.host}:{self.service.server.port}"
 
     @property
     def http_address(self) -> str:
