@@ -23,8 +23,8 @@ def sent_bytes(columns: frozenset[str], compression: Compression) -> int:
     return len(sink.getvalue())
 
 
-def test_columns_that_nobody_asked_for_take_next_to_nothing() -> None:
-    assert sent_bytes(frozenset({"c1"}), "auto") < 120_000 < sent_bytes(frozenset({"c1"}), "none")
+def test_columns_that_nobody_asked_for_take_few_bytes() -> None:
+    assert 5 * sent_bytes(frozenset({"c1"}), "auto") < sent_bytes(frozenset({"c1"}), "none")
 
 
 def test_a_scan_of_most_columns_is_not_compressed() -> None:
