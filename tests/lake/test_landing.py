@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from gateway.access.callers import Caller
 from gateway.catalog.calls import Call
 from gateway.catalog.changes import Footprint, WriteContext, WriteOptions
 from gateway.errors import (
@@ -33,7 +34,7 @@ from tests.doubles import InTransaction
 from tests.flight.writing import NUMBERS, numbers
 from tests.lake.reading import open_table, read
 
-ME = Call(caller="me")
+ME = Call(caller=Caller("me"))
 Make = Callable[[], Any]
 Fault = Callable[[Make], Any]
 
